@@ -1,0 +1,102 @@
+"""Readers: a split of an input file becomes batches of documents."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dataprep.errors import UserError
+from dataprep.ledger import TaskLedger
+from dataprep.readers.blocks import record_blocks
+from dataprep.readers.inputs import Input, InputFile, expand
+from dataprep.readers.jsonl import parse_block
+from dataprep.readers.parquet import read_row_groups
+from dataprep.readers.splits import MIB, Split, group_splits, plan_splits
+from dataprep.readers.text import parse_file, parse_lines
+
+__all__ = ["Input", "InputFile", "Read", "Split", "expand", "group_splits", "plan_splits"]
+
+# Below this many bad records a file goes on: a fraction of few records says little.
+FEW_BAD = 10
+
+
+@dataclass(frozen=True)
+class Read:
+    """How to read: limits, and what to do with bad records."""
+
+    strict: bool = False
+    """Stop at the first bad record or damaged file instead of counting it."""
+    max_bad_fraction: float = 0.1
+    """Stop when more of a split's records are bad (and at least 10, or all of them)."""
+    max_document_mib: int = 256
+    """A longer document (MiB) is removed as too long."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_bad_fraction <= 1:
+            raise UserError(f"read.max_bad_fraction is {self.max_bad_fraction}; it must be in 0..1")
+        if self.max_document_mib < 1:
+            raise UserError(
+                f"read.max_document_mib is {self.max_document_mib}; it must be 1 or more"
+            )
+
+    def __call__(self, split: Split, index: int, ledger: TaskLedger) -> Iterator[pa.RecordBatch]:
+        """Batches (dataprep.batch.DOCUMENTS) of one split; `index` becomes its `split` column.
+
+        Sets ledger.records[index] to the number of records (lines for text and JSONL), so that
+        later splits of the file know their line numbers.
+        Raises UserError when the file cannot be read or too much of it is bad.
+        """
+        max_bytes = self.max_document_mib * MIB
+        ledger.records[index] = 0
+        if split.file.format == "parquet":
+            yield from read_row_groups(split, index, max_bytes, ledger)
+        elif split.file.format == "text" and split.file.document == "file":
+            blocks = record_blocks(split, max_bytes, lambda why: self._damaged(split, why, ledger))
+            yield parse_file(blocks, index, max_bytes, ledger)
+            ledger.records[index] = 1
+        else:
+            yield from self._lines(split, index, max_bytes, ledger)
+
+    def _lines(
+        self, split: Split, index: int, max_bytes: int, ledger: TaskLedger
+    ) -> Iterator[pa.RecordBatch]:
+        file = split.file
+        row = good = bad = 0
+        first_cause = ""
+        for block in record_blocks(split, max_bytes, lambda why: self._damaged(split, why, ledger)):
+            if file.format == "jsonl":
+                batch, n, causes = parse_block(block.data, index, row, file.text_key, ledger)
+            else:
+                (batch, n), causes = parse_lines(block.data, index, row, ledger), []
+            row += n
+            if block.overlong:
+                ledger.count("documents.read")
+                ledger.remove(index, row, "read", "too_long", block.overlong, max_bytes)
+                causes.append(f"line {row + 1}: {block.overlong:,} bytes, over max_document_mib")
+                row += 1
+            good, bad = good + batch.num_rows, bad + len(causes)
+            first_cause = first_cause or (causes[0] if causes else "")
+            if causes and self.strict:
+                raise UserError(f"{file.path}{_at(split)}, {first_cause} (read.strict is on)")
+            if batch.num_rows:
+                yield batch
+        ledger.records[index] = row
+        limit = self.max_bad_fraction * (good + bad)
+        if bad > limit and (bad >= FEW_BAD or not good):
+            raise UserError(
+                f"{file.path}{_at(split)}: {bad:,} of {good + bad:,} records are bad, more than "
+                f"read.max_bad_fraction = {self.max_bad_fraction}; the first, {first_cause}; "
+                "check format and text_key, or raise the limit"
+            )
+
+    def _damaged(self, split: Split, why: str, ledger: TaskLedger) -> None:
+        if self.strict:
+            raise UserError(f"{split.file.path} is damaged: {why} (read.strict is on)")
+        ledger.count("notes.read.damaged_files")
+        ledger.warnings.append(
+            f"{split.file.path} is damaged: {why}; the records before that point were kept"
+        )
+
+
+def _at(split: Split) -> str:
+    return f" (from byte {split.start:,})" if split.start else ""

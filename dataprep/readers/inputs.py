@@ -1,0 +1,144 @@
+"""What to read: input entries of a config, and the sorted list of files they match."""
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dataprep.errors import UserError
+
+Format = Literal["jsonl", "parquet", "text"]
+Compression = Literal["", "gzip", "zstd", "bzip2"]
+
+_FORMATS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".text": "text",
+}
+_COMPRESSED_SUFFIXES = {".gz", ".zst", ".bz2"}
+_MAGIC: tuple[tuple[bytes, Compression], ...] = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"BZh", "bzip2"),
+)
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One entry of `inputs`: files of one form that share a source name."""
+
+    path: str
+    """A file, or a pattern with * ? [] ** (matched files are read in sorted order)."""
+    source: str = "default"
+    """Name under which documents are counted in the ledger and the report."""
+    format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
+    """auto: from the file name (.jsonl .ndjson .json .parquet .txt .text, then .gz .zst .bz2)."""
+    text_key: str = "text"
+    """JSON key or Parquet column that holds the text."""
+    document: Literal["line", "file"] = "line"
+    """For format text: each line is a document, or each whole file is one."""
+    language: str = "auto"
+    """ISO 639-1 code when all documents have one language; auto: told by script and, where a rule
+    needs it, by language identification."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file to read, with all that reading it depends on."""
+
+    path: str
+    source: str
+    format: Format
+    text_key: str
+    document: Literal["line", "file"]
+    language: str
+    compression: Compression
+    size: int
+    """Bytes on disk."""
+    mtime_ns: int
+    """Modification time: with path and size, the identity of the content for receipts."""
+
+
+def expand(inputs: Sequence[Input]) -> list[InputFile]:
+    """All files of all entries, sorted by path, so that the order of entries changes nothing.
+
+    Raises UserError when an entry matches nothing, a file matches two entries, cannot be read, or
+    its format cannot be told.
+    """
+    if not inputs:
+        raise UserError("inputs is empty: name at least one file or pattern")
+    owner: dict[str, Input] = {}
+    for entry in inputs:
+        for path in _matches(entry.path):
+            if path in owner:
+                raise UserError(
+                    f"{path} is matched by two inputs ({owner[path].path!r} and {entry.path!r}); "
+                    "each file must belong to one"
+                )
+            owner[path] = entry
+    return [_describe(path, owner[path]) for path in sorted(owner)]
+
+
+def _matches(pattern: str) -> list[str]:
+    if "://" in pattern:
+        raise UserError(f"inputs: {pattern!r} is a URL; only local paths can be read")
+    if Path(pattern).is_dir():
+        raise UserError(f"inputs: {pattern} is a folder; give a pattern such as {pattern}/*.jsonl")
+    if Path(pattern).exists():  # a literal name wins, even one with [ or * in it
+        return [pattern]
+    found = [p for p in glob.glob(pattern, recursive=True) if Path(p).is_file()]
+    if not found:
+        raise UserError(f"inputs: no file matches {pattern!r}; check the path and the pattern")
+    return found
+
+
+def _describe(path: str, entry: Input) -> InputFile:
+    try:
+        stat = os.stat(path)
+        with open(path, "rb") as f:
+            head = f.read(4)
+    except OSError as e:
+        raise UserError(
+            f"cannot read {path}: {e.strerror}; check that it exists and may be read"
+        ) from e
+    if head[:2] in _UTF16:
+        raise UserError(
+            f"{path} is UTF-16 (byte-order mark); convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
+        )
+    return InputFile(
+        path=path,
+        source=entry.source,
+        format=entry.format if entry.format != "auto" else _format_of(path),
+        text_key=entry.text_key,
+        document=entry.document,
+        language=entry.language,
+        # By content, not by name: files are often misnamed, and a wrong guess loses a whole file.
+        compression=next(
+            (kind for magic, kind in _MAGIC if head.startswith(magic)), _skippable(head)
+        ),
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
+    )
+
+
+def _skippable(head: bytes) -> Compression:
+    """A zstd file may start with a skippable frame: 0x184D2A5? little-endian (RFC 8878, 3.1.2)."""
+    return "zstd" if head[1:4] == b"\x2a\x4d\x18" and head[:1] and 0x50 <= head[0] <= 0x5F else ""
+
+
+def _format_of(path: str) -> Format:
+    name = Path(path)
+    if name.suffix.lower() in _COMPRESSED_SUFFIXES:
+        name = name.with_suffix("")
+    try:
+        return _FORMATS[name.suffix.lower()]
+    except KeyError:
+        raise UserError(
+            f"cannot tell the format of {path} from its name; set format: jsonl, parquet or text"
+        ) from None
