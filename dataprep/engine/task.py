@@ -8,6 +8,7 @@ stages, the version of this package. A receipt with the same fingerprint, whose 
 means: skip. So a killed run resumes, and a changed config redoes what depends on it.
 """
 
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,8 +47,9 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all the outputs depend on, this package's version included."""
-        return fingerprint([__version__, self.depends_on])
+        """SHA-256 of all the outputs depend on, the versions of this package and of Unicode (which
+        decides what a letter is) included."""
+        return fingerprint([__version__, unicodedata.unidata_version, self.depends_on])
 
 
 def receipt_of(task: Task) -> dict[str, Any] | None:

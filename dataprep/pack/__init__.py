@@ -39,7 +39,7 @@ class Pack:
         return self.max_documents if self.isolate_documents else 0
 
     def columns(self) -> dict[str, int]:
-        """Column name -> array length, in loading order; MindFormers wants `actual_seq_len` last."""
+        """Column name -> array length, in loading order; `actual_seq_len` last, for MindFormers."""
         names = ("input_ids", "labels", "loss_mask", "position_ids")
         columns = dict.fromkeys(names, self.seq_length)
         return {**columns, "actual_seq_len": self.ends} if self.ends else columns

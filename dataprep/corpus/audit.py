@@ -1,0 +1,125 @@
+"""audit/removed/*.parquet: every removed document, by which rule, and for duplicates of what."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dataprep.corpus import decide, pass_a, pass_b
+from dataprep.corpus.arrow import read_columns
+from dataprep.corpus.pass_c import file_column
+from dataprep.corpus.plan import Identity, Ints
+from dataprep.engine import Task
+from dataprep.files import atomic_path
+from dataprep.ledger import REMOVED
+
+SCHEMA = pa.schema(
+    [
+        ("file", pa.dictionary(pa.int32(), pa.string())),
+        ("row", pa.int64()),
+        ("source", pa.string()),
+        ("stage", pa.string()),
+        ("rule", pa.string()),
+        ("value", pa.float64()),
+        ("threshold", pa.float64()),
+        ("duplicate_of", pa.string()),  # FILE:ROW of a document that stayed
+        ("similarity", pa.float64()),
+    ]
+)
+
+
+def write_removed(
+    folder: Path,
+    files: Sequence[str],
+    decided: Task,
+    starts: Sequence[int],
+    read: Sequence[Task],
+    tokenized: Sequence[Task],
+    threshold: float,
+) -> list[Path]:
+    """Writes one file for each task of pass A that removed something, and at least one.
+
+    `starts`: number in the run of each task's first document, and the total.
+    """
+    work = decided.work
+    assert isinstance(work, decide.Decide)
+    owners = _Owners(work.identity, read, starts, files)
+    paths: list[Path] = []
+    for i, (before, after) in enumerate(zip(read, tokenized)):
+        ours = read_columns(before.folder / pass_a.REMOVED_FILE, REMOVED.names)
+        late = read_columns(after.folder / pass_b.REMOVED_FILE, REMOVED.names)
+        table = pa.concat_tables(
+            [
+                _by_rule(pa.concat_tables([ours, late]), work.identity, work.sources[i], files),
+                _duplicates(decided.folder, i, owners, work.sources[i], threshold),
+            ]
+        )
+        if table.num_rows or (i == len(read) - 1 and not paths):
+            path = folder / f"part-{i:05d}.parquet"
+            with atomic_path(path) as tmp:
+                pq.write_table(table.unify_dictionaries(), tmp, compression="zstd")
+            paths.append(path)
+    return paths
+
+
+def _by_rule(removed: pa.Table, identity: Identity, source: str, files: Sequence[str]) -> pa.Table:
+    file, row = identity(np.asarray(removed["split"]), np.asarray(removed["row"]))
+    n = removed.num_rows
+    columns = [
+        file_column(file, files),
+        pa.array(row),
+        pa.repeat(source, n),
+        *(removed[name] for name in ("stage", "rule", "value", "threshold")),
+        pa.nulls(n, pa.string()),
+        pa.nulls(n, pa.float64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _duplicates(
+    folder: Path, number: int, owners: "_Owners", source: str, threshold: float
+) -> pa.Table:
+    found = read_columns(folder / f"{number:05d}.arrow", ["fate", "duplicate_of", "similarity"])
+    fate = np.asarray(found["fate"])
+    out = np.flatnonzero(fate >= decide.EXACT)
+    file, row = owners.of(owners.starts[number] + out)
+    kept = np.asarray(found["duplicate_of"])[out]
+    similarity = np.asarray(found["similarity"])[out]
+    exact = fate[out] == decide.EXACT
+    columns = [
+        file_column(file, owners.files),
+        pa.array(row),
+        pa.repeat(source, len(out)),
+        pa.repeat("dedup", len(out)),
+        pa.array(np.where(exact, "exact", "minhash").tolist(), pa.string()),
+        pa.array(similarity),
+        pa.array(np.where(exact, 1.0, threshold)),
+        pa.array(owners.names(kept), pa.string()),
+        pa.array(similarity),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+class _Owners:
+    """(file, row) of documents by their number in the run."""
+
+    def __init__(
+        self, identity: Identity, read: Sequence[Task], starts: Sequence[int], files: Sequence[str]
+    ) -> None:
+        self.starts, self.files = starts, files
+        ids = [read_columns(task.folder / pass_a.CLEANED, ["split", "row"]) for task in read]
+        self._file, self._row = identity(
+            np.concatenate([np.zeros(0, np.int32), *(np.asarray(t["split"]) for t in ids)]),
+            np.concatenate([np.zeros(0, np.int64), *(np.asarray(t["row"]) for t in ids)]),
+        )
+
+    def of(self, documents: Ints) -> tuple[Ints, Ints]:
+        return self._file[documents], self._row[documents]
+
+    def names(self, documents: Ints) -> list[str]:
+        """FILE:ROW of each."""
+        pairs: list[Any] = list(zip(*(part.tolist() for part in self.of(documents))))
+        return [f"{self.files[f]}:{r}" for f, r in pairs]

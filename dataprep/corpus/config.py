@@ -1,0 +1,99 @@
+"""The configuration of a build: each stage's own, and where things go."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dataprep.clean import Clean
+from dataprep.dedup.config import Dedup
+from dataprep.engine import Engine
+from dataprep.errors import UserError
+from dataprep.pack import Pack
+from dataprep.readers import Input, Read
+from dataprep.tokens import Tokenize
+
+
+@dataclass(frozen=True)
+class Eval:
+    """The held-out part."""
+
+    fraction: float = 0.001
+    """Share of documents for eval/; whole duplicate clusters go to one side."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction < 1:
+            raise UserError(f"eval.fraction is {self.fraction}; it must be in 0..1, below 1")
+
+
+@dataclass(frozen=True)
+class Write:
+    """The shards."""
+
+    shards: int = 64
+    """MindRecord files in train/ (fewer when there are fewer documents)."""
+    columns: Literal["mindformers"] = "mindformers"
+    """mindformers: input_ids, labels, loss_mask, position_ids [, actual_seq_len]."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= 99_999:
+            raise UserError(f"write.shards is {self.shards}; it must be in 1..99999")
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """Raw text to MindRecord shards."""
+
+    inputs: list[Input]
+    """What to read."""
+    tokenizer: Tokenize
+    """The tokenizer."""
+    out_dir: str
+    """Output folder; belongs to one run, appears when it is complete."""
+    work_dir: str | None = None
+    """Intermediate files and receipts, may be deleted after success; default: OUT_DIR.work."""
+    overwrite: bool = False
+    """Replace an output folder that holds another run."""
+    seed: int = 17
+    """Of the shuffle and of the eval split."""
+    read: Read = field(default_factory=Read)
+    """How to read."""
+    clean: Clean = field(default_factory=Clean)
+    """How to clean."""
+    dedup: Dedup = field(default_factory=Dedup)
+    """How to find duplicates."""
+    eval: Eval = field(default_factory=Eval)
+    """The held-out part."""
+    pack: Pack = field(default_factory=Pack)
+    """How documents become rows."""
+    write: Write = field(default_factory=Write)
+    """The shards."""
+    engine: Engine = field(default_factory=Engine)
+    """Where tasks run."""
+
+    def __post_init__(self) -> None:
+        if not self.out_dir:
+            raise UserError("out_dir is empty; name the output folder")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"seed is {self.seed}; it must be 0 or more, below 2**63")
+
+    @property
+    def out(self) -> Path:
+        """The output folder."""
+        return Path(self.out_dir)
+
+    @property
+    def building(self) -> Path:
+        """Where the output grows until it is complete; beside `out`, so that one rename ends it."""
+        return self.out.with_name(self.out.name + ".building")
+
+    @property
+    def work(self) -> Path:
+        """Folder of intermediate files."""
+        return Path(self.work_dir) if self.work_dir else self.out.with_name(self.out.name + ".work")
+
+    def content(self) -> dict[str, Any]:
+        """All keys that may change a byte of the output, JSON-able."""
+        config = asdict(self)
+        for key in ("out_dir", "work_dir", "overwrite", "engine"):
+            del config[key]
+        return config

@@ -1,0 +1,241 @@
+"""Between the passes: which documents stay, and on which side.
+
+    hashes  -> the earliest of equal texts stays                         (exact)
+    keys    -> buckets -> pairs -> exact Jaccard -> keep the earliest    (minhash)
+    who stays -> whole clusters to train or eval -> shard and place by a seeded hash
+
+One file of decisions for each task of pass A; its documents in the same order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dataprep import dedup
+from dataprep.batch import text_buffers
+from dataprep.corpus import pass_a
+from dataprep.corpus.arrow import open_arrow, read_columns, write_arrow
+from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.plan import Identity, Ints, Plan
+from dataprep.dedup.config import Dedup
+from dataprep.engine import Task
+from dataprep.files import sha256_file
+from dataprep.ledger import Ledger
+
+TRAIN, EVAL, EXACT, NEAR = 0, 1, 2, 3
+RULES = {EXACT: "exact", NEAR: "minhash"}
+EVAL_SHARDS = 1
+
+DECISIONS = pa.schema(
+    [
+        ("fate", pa.uint8()),
+        ("shard", pa.int32()),  # train shards first, then eval; -1: removed
+        ("order", pa.uint64()),  # place within the shard
+        ("duplicate_of", pa.int64()),  # number of the kept document in the run; -1
+        ("similarity", pa.float64()),
+    ]
+)
+
+
+def mix(seed: int, a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """uint64[n]: a seeded hash of two integers (finalizer of SplitMix64, Steele et al. 2014)."""
+    x = np.full(len(a), seed, np.uint64)
+    for part in (a, b):
+        x = x * np.uint64(0x9E3779B97F4A7C15) + part.astype(np.uint64)
+        x ^= x >> np.uint64(30)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(27)
+        x *= np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+    return x
+
+
+@dataclass(frozen=True)
+class Decide:
+    """Work of the global step; one process, memory in proportion to the number of documents."""
+
+    folders: list[Path]
+    """Of the tasks of pass A."""
+    sources: list[str]
+    """Of each of those tasks."""
+    identity: Identity
+    dedup: Dedup
+    eval_fraction: float
+    shards: int
+    seed: int
+
+    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+        counts = [_documents(f) for f in self.folders]
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        fate, duplicate_of, similarity, cluster, warnings = self._duplicates(starts)
+        ids = [read_columns(f / pass_a.CLEANED, ["split", "row"]) for f in self.folders]
+        files, rows = self.identity(
+            np.concatenate([np.zeros(0, np.int32), *(np.asarray(t["split"]) for t in ids)]),
+            np.concatenate([np.zeros(0, np.int64), *(np.asarray(t["row"]) for t in ids)]),
+        )
+        self._hold_out(fate, cluster, files, rows)
+        order = mix(self.seed, files, rows)
+        shards = int(min(self.shards, max(1, np.count_nonzero(fate == TRAIN))))
+        shard = np.full(len(fate), -1, np.int32)
+        shard[fate == TRAIN] = spread(order[fate == TRAIN], shards)
+        shard[fate == EVAL] = shards
+        ledger = Ledger()
+        paths = []
+        columns = (fate, shard, order, duplicate_of, similarity)
+        for i, source in enumerate(self.sources):
+            part = slice(starts[i], starts[i + 1])
+            arrays = [pa.array(column[part]) for column in columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=DECISIONS)
+            paths.append(write_arrow(folder / f"{i:05d}.arrow", DECISIONS, [batch]))
+            for value, rule in RULES.items():
+                n = int(np.count_nonzero(fate[part] == value))
+                ledger.count(source, f"documents.removed.dedup.{rule}", n)
+        result = {
+            "ledger": ledger.to_json(),
+            "shards": shards,
+            "eval_shards": EVAL_SHARDS if (fate == EVAL).any() else 0,
+            "sha256": [sha256_file(path) for path in paths],
+            "starts": [int(s) for s in starts],
+            "warnings": warnings,
+        }
+        return result, paths
+
+    def _duplicates(
+        self, starts: Ints
+    ) -> tuple[npt.NDArray[np.uint8], Ints, npt.NDArray[np.float64], Ints, list[str]]:
+        """(fate, duplicate_of, similarity, cluster) of all documents, and warnings."""
+        n = int(starts[-1])
+        fate = np.full(n, TRAIN, np.uint8)
+        duplicate_of = np.full(n, -1, np.int64)
+        similarity = np.full(n, np.nan)
+        cluster = np.arange(n)
+        if self.dedup.method == "none" or n == 0:
+            return fate, duplicate_of, similarity, cluster, []
+        hashes = [np.load(f / pass_a.HASHES, allow_pickle=False) for f in self.folders]
+        first = dedup.first_of_equal(np.concatenate(hashes))
+        copies = first != np.arange(n)
+        warnings = []
+        if self.dedup.method == "minhash":
+            store = _ShingleStore(self.folders, starts, self.dedup.ngram)
+            groups = self._buckets(starts, ~copies)
+            found = dedup.resolve(n, groups, store.similarity, self.dedup.threshold)
+            near = found.duplicate_of >= 0
+            fate[near] = NEAR
+            duplicate_of, similarity = found.duplicate_of.copy(), found.similarity.copy()
+            cluster = found.cluster
+            if found.capped:
+                warnings.append(
+                    f"{found.capped:,} documents look like so many others that they were compared "
+                    f"with the earliest {dedup.MAX_KEPT} of a bucket only"
+                )
+        # A copy follows its first: what stays is named, at its similarity.
+        fate[copies] = EXACT
+        kept = duplicate_of[first[copies]]
+        duplicate_of[copies] = np.where(kept < 0, first[copies], kept)
+        similarity[copies] = np.where(kept < 0, 1, similarity[first[copies]])
+        return fate, duplicate_of, similarity, cluster[first], warnings
+
+    def _buckets(
+        self, starts: Ints, candidates: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """Buckets with more than one document, one band at a time."""
+        maps = [np.load(f / pass_a.KEYS, mmap_mode="r", allow_pickle=False) for f in self.folders]
+        shingled = [np.load(f / pass_a.SHINGLED, allow_pickle=False) for f in self.folders]
+        documents = np.flatnonzero(candidates & np.concatenate(shingled))
+        for band in range(maps[0].shape[0]):
+            keys = np.concatenate([m[band] for m in maps])
+            yield dedup.buckets(keys[documents], documents)
+
+    def _hold_out(
+        self, fate: npt.NDArray[np.uint8], cluster: Ints, files: Ints, rows: Ints
+    ) -> None:
+        """Moves the clusters with the lowest hashes to EVAL, until the fraction is met."""
+        stays = np.flatnonzero(fate == TRAIN)
+        roots, size = np.unique(cluster[stays], return_counts=True)
+        want = round(self.eval_fraction * len(stays))
+        if want == 0 or len(roots) < 2:
+            return
+        by_hash = np.argsort(mix(self.seed + 1, files[roots], rows[roots]), kind="stable")
+        before = np.cumsum(size[by_hash]) - size[by_hash]
+        chosen = roots[by_hash[before < want][: len(roots) - 1]]
+        fate[stays[np.isin(cluster[stays], chosen)]] = EVAL
+
+
+def spread(order: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.int32]:
+    """int32[n]: shard of each document: equal ranges of the hash, none of them empty.
+
+    By value, so that a document's shard does not depend on the others. Where that leaves a shard
+    empty (few documents) by rank, which cannot.
+    """
+    high = (order >> np.uint64(32)).astype(np.uint64)
+    shard = (high * np.uint64(shards) >> np.uint64(32)).astype(np.int32)
+    if len(order) >= shards and len(np.unique(shard)) < shards:
+        rank = np.empty(len(order), np.int64)
+        rank[np.argsort(order, kind="stable")] = np.arange(len(order))
+        shard = (rank * shards // len(order)).astype(np.int32)
+    return shard
+
+
+def _documents(folder: Path) -> int:
+    reader = open_arrow(folder / pass_a.CLEANED)
+    return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+
+
+class _ShingleStore:
+    """Shingle sets of any document, made from its cleaned text when asked for."""
+
+    def __init__(self, folders: Sequence[Path], starts: Ints, ngram: int) -> None:
+        self._ngram = ngram
+        texts, firsts = [], []
+        for folder, start in zip(folders, starts):
+            reader = open_arrow(folder / pass_a.CLEANED)
+            first = int(start)
+            for i in range(reader.num_record_batches):
+                text = reader.get_batch(i).column("text")
+                texts.append(text_buffers(text))
+                firsts.append(first)
+                first += len(text)
+        self._texts, self._firsts = texts, np.array(firsts, np.int64)
+        self._set = lru_cache(maxsize=4096)(self._make)
+
+    def _make(self, document: int) -> npt.NDArray[np.uint64]:
+        batch = int(np.searchsorted(self._firsts, document, "right")) - 1
+        data, offsets = self._texts[batch]
+        i = document - self._firsts[batch]
+        shingles, _ = dedup.shingle(data, offsets[i : i + 2], self._ngram)
+        return dedup.unique_sorted(shingles)
+
+    def similarity(self, a: int, b: int) -> float:
+        """Exact Jaccard similarity of two documents' shingle sets."""
+        return dedup.jaccard(self._set(a), self._set(b))
+
+
+def task(config: BuildConfig, plan: Plan, done: Sequence[Task], records: Sequence[int]) -> Task:
+    """The one task of this step. `done`: the tasks of pass A; `records`: of each split."""
+    identity = Identity(plan.file_of_split(), plan.row_bases(records))
+    return Task(
+        name="decide which documents stay",
+        folder=config.work / "decide",
+        depends_on=[
+            [t.fingerprint for t in done],
+            asdict(config.dedup),
+            asdict(config.eval),
+            config.write.shards,
+            config.seed,
+        ],
+        work=Decide(
+            folders=[t.folder for t in done],
+            sources=[plan.splits[group[0]].file.source for group in plan.groups],
+            identity=identity,
+            dedup=config.dedup,
+            eval_fraction=config.eval.fraction,
+            shards=config.write.shards,
+            seed=config.seed,
+        ),
+    )

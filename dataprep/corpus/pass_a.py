@@ -1,0 +1,128 @@
+"""Pass A: split -> read -> clean -> sign.
+
+cleaned.arrow  documents that passed (split, row, text)
+hashes.npy     uint64[d, 2]   hash of each cleaned text
+keys.npy       uint64[b, d]   band keys of its MinHash signature
+shingled.npy   bool[d]        it has shingles at all; without, it is nobody's near-duplicate
+removed.arrow  what was removed, and why
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dataprep import dedup
+from dataprep.batch import DOCUMENTS, text_buffers
+from dataprep.clean import Clean
+from dataprep.corpus.arrow import write_array, write_arrow
+from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.plan import Plan
+from dataprep.dedup.config import Dedup
+from dataprep.engine import Task
+from dataprep.ledger import REMOVED, TaskLedger
+from dataprep.readers import Read, Split
+
+CLEANED, HASHES, KEYS, SHINGLED, REMOVED_FILE = (
+    "cleaned.arrow",
+    "hashes.npy",
+    "keys.npy",
+    "shingled.npy",
+    "removed.arrow",
+)
+
+
+@dataclass(frozen=True)
+class ReadAndClean:
+    """Work of pass A: a few splits of one source."""
+
+    splits: list[Split]
+    indices: list[int]
+    read: Read
+    clean: Clean
+    dedup: Dedup
+
+    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+        ledger = TaskLedger(self.splits[0].file.source)
+        signer = _Signer(self.dedup)
+        cleaned = write_arrow(folder / CLEANED, DOCUMENTS, signer(self._documents(ledger)))
+        removed = write_arrow(folder / REMOVED_FILE, REMOVED, ledger.removed)
+        result = {
+            "documents": signer.documents,
+            "records": ledger.records,
+            "ledger": ledger.ledger.to_json(),
+            "warnings": ledger.warnings,
+        }
+        return result, [cleaned, removed, *signer.save(folder)]
+
+    def _documents(self, ledger: TaskLedger) -> Iterator[pa.RecordBatch]:
+        for split, index in zip(self.splits, self.indices):
+            batches = self.read(split, index, ledger)
+            yield from self.clean(batches, ledger, split.file.language)
+
+
+class _Signer:
+    """Passes batches through and keeps what dedup needs to know of each document."""
+
+    def __init__(self, config: Dedup) -> None:
+        self._config = config
+        self._bands, self._rows = config.bands() if config.method == "minhash" else (0, 0)
+        self._a, self._b = dedup.permutations(config.num_perm)
+        self._hashes = [np.zeros((0, 2), np.uint64)]
+        self._keys = [np.zeros((self._bands, 0), np.uint64)]
+        self._shingled = [np.zeros(0, bool)]
+        self.documents = 0
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            data, offsets = text_buffers(batch.column("text"))
+            if self._config.method != "none":
+                self._hashes.append(dedup.text_hashes(data, offsets))
+            if self._bands:
+                shingles, starts = dedup.shingle(data, offsets, self._config.ngram)
+                signatures = dedup.signatures(shingles, starts, self._a, self._b)
+                self._keys.append(dedup.band_keys(signatures, self._bands, self._rows))
+                self._shingled.append(np.diff(starts) > 0)
+            self.documents += batch.num_rows
+            yield batch
+
+    def save(self, folder: Path) -> list[Path]:
+        """Writes the arrays; returns their paths."""
+        return [
+            write_array(folder / HASHES, np.concatenate(self._hashes)),
+            write_array(folder / KEYS, np.concatenate(self._keys, axis=1)),
+            write_array(folder / SHINGLED, np.concatenate(self._shingled)),
+        ]
+
+
+def tasks(config: BuildConfig, plan: Plan) -> list[Task]:
+    """The tasks of pass A, in input order."""
+    out = []
+    for number, indices in enumerate(plan.groups):
+        splits = [plan.splits[i] for i in indices]
+        more = f" and {len(splits) - 1} more" if len(splits) > 1 else ""
+        out.append(
+            Task(
+                name=f"read {splits[0].file.path} from {splits[0].start}{more}",
+                folder=config.work / "a" / f"{number:05d}",
+                depends_on=[
+                    [asdict(split) for split in splits],
+                    indices,
+                    asdict(config.read),
+                    asdict(config.clean),
+                    _signing(config.dedup),
+                ],
+                work=ReadAndClean(splits, indices, config.read, config.clean, config.dedup),
+                size=sum(split.size for split in splits),
+            )
+        )
+    return out
+
+
+def _signing(config: Dedup) -> list[Any]:
+    """The part of the dedup config that pass A depends on: not the threshold itself."""
+    bands = config.bands() if config.method == "minhash" else None
+    return [config.method, config.ngram, config.num_perm, bands]

@@ -1,0 +1,217 @@
+"""Pass C: one output shard <- its slice of every spill -> order -> pack -> MindRecord.
+
+OUT.building/train/train-00000-of-00004.mindrecord (+ .db)
+OUT.building/audit/rows/train-00000-of-00004.parquet    which documents stand in which row
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dataprep.corpus.arrow import open_arrow
+from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.pass_b import SPILL
+from dataprep.corpus.plan import Plan
+from dataprep.engine import Task
+from dataprep.errors import UserError
+from dataprep.files import atomic_path
+from dataprep.ledger import Ledger
+from dataprep.manifest import Shard
+from dataprep.mindrecord import Layout, ShardWriter, fit_layout
+from dataprep.pack import Pack, Pieces, make_rows
+
+BLOCK_ROWS = 256  # rows made and written at a time
+
+ROWS = pa.schema(
+    [
+        ("shard", pa.string()),
+        ("row", pa.int64()),
+        ("start", pa.int32()),  # first slot in the row
+        ("length", pa.int32()),
+        ("file", pa.dictionary(pa.int32(), pa.string())),
+        ("source_row", pa.int64()),
+        ("token_start", pa.int64()),  # first token in the document
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The batches of one spill file that belong to one shard."""
+
+    spill: Path
+    batches: list[int]
+
+
+@dataclass(frozen=True)
+class PackAndWrite:
+    """Work of pass C: one shard. Holds its tokens in memory, and nothing else of the corpus."""
+
+    split: str
+    number: int
+    of: int
+    slices: list[Slice]
+    pack: Pack
+    pad_id: int
+    layout: Layout
+    files: list[str]
+    building: Path
+
+    @property
+    def name(self) -> str:
+        """Base name without ending, as MindFormers finds and sorts it."""
+        return f"{self.split}-{self.number:05d}-of-{self.of:05d}"
+
+    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+        table = self._read()
+        tokens = table["tokens"].combine_chunks()
+        flat = np.asarray(tokens.values)
+        # Offsets of a combined array may begin above 0 and need not cover all values.
+        offsets = np.asarray(tokens.offsets).astype(np.int64)
+        pieces = self.pack.place(np.diff(offsets))
+        columns = self.pack.columns()
+        path = self.building / self.split / f"{self.name}.mindrecord"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trained = 0
+        with ShardWriter(path, columns, self.layout) as writer:
+            for first in range(0, pieces.rows, BLOCK_ROWS):
+                stop = min(first + BLOCK_ROWS, pieces.rows)
+                rows = make_rows(
+                    pieces,
+                    first,
+                    stop,
+                    flat,
+                    offsets,
+                    self.pack.seq_length,
+                    self.pad_id,
+                    self.pack.ends,
+                )
+                trained += int(rows["loss_mask"].sum())
+                writer.write(rows)
+        audit = self._audit(table, pieces)
+        placed = int(pieces.length.sum())
+        slots = pieces.rows * self.pack.seq_length
+        ledger = Ledger()
+        ledger.count("", "tokens.placed", placed)
+        ledger.count("", "slots.total", slots)
+        ledger.count("", "slots.padding", slots - placed)
+        ledger.count("", "targets.trained", trained)
+        ledger.count("", "targets.masked.document_end", len(tokens))
+        ledger.count("", "targets.masked.padding", slots - placed)
+        shard = Shard(
+            path=f"{self.split}/{path.name}",
+            rows=pieces.rows,
+            tokens=placed,
+            bytes=writer.bytes,
+            sha256=writer.sha256,
+            index_sha256=writer.index_sha256,
+        )
+        index = path.with_name(path.name + ".db")
+        result = {"ledger": ledger.to_json(), "split": self.split, "shard": asdict(shard)}
+        return result, [path, index, audit]
+
+    def _read(self) -> pa.Table:
+        """This shard's documents, sorted by (order, file, row)."""
+        batches: list[pa.RecordBatch] = []
+        for part in self.slices:
+            reader = open_arrow(part.spill)
+            batches.extend(reader.get_batch(i) for i in part.batches)
+        table = pa.Table.from_batches(batches)
+        keys = (np.asarray(table[name]) for name in ("row", "file", "order"))
+        return table.take(pa.array(np.lexsort(tuple(keys))))
+
+    def _audit(self, table: pa.Table, pieces: Pieces) -> Path:
+        path = self.building / "audit" / "rows" / f"{self.name}.parquet"
+        file = np.asarray(table["file"])[pieces.document]
+        columns = [
+            pa.repeat(self.name, len(pieces.row)),
+            pa.array(pieces.row),
+            pa.array(pieces.start.astype(np.int32)),
+            pa.array(pieces.length.astype(np.int32)),
+            file_column(file, self.files),
+            pa.array(np.asarray(table["row"])[pieces.document]),
+            pa.array(pieces.token_start),
+        ]
+        with atomic_path(path) as tmp:
+            pq.write_table(pa.Table.from_arrays(columns, schema=ROWS), tmp, compression="zstd")
+        return path
+
+
+def file_column(file: npt.NDArray[np.integer[Any]], names: Sequence[str]) -> pa.Array:
+    """Dictionary array of file names; `file` are indices into `names`. Only used names are kept."""
+    used, codes = np.unique(file, return_inverse=True)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes.astype(np.int32)), pa.array([names[i] for i in used], pa.string())
+    )
+
+
+def tasks(
+    config: BuildConfig,
+    plan: Plan,
+    decided: dict[str, Any],
+    done: list[Task],
+    spilled: Sequence[dict[str, Any]],
+    pad_id: int,
+) -> list[Task]:
+    """One task for each output shard. `done`, `spilled`: the tasks of pass B and their results.
+
+    Raises UserError when a shard would be empty.
+    """
+    counts = {"train": decided["shards"], "eval": decided["eval_shards"]}
+    names = [(split, i, of) for split, of in counts.items() for i in range(of)]
+    # JSON keys are strings: receipts and fresh results are read alike.
+    slices = [{int(s): found for s, found in result["slices"].items()} for result in spilled]
+    layout = _layout(config.pack, slices, len(names))
+    out = []
+    for s, (split, number, of) in enumerate(names):
+        parts = [
+            (i, [batch for batch, _, _ in found[s]]) for i, found in enumerate(slices) if s in found
+        ]
+        if not parts:
+            raise UserError(
+                f"shard {number} of {split} would be empty: its documents have no tokens; "
+                f"use fewer write.shards than {config.write.shards}"
+            )
+        out.append(
+            Task(
+                name=f"write {split} shard {number} of {of}",
+                folder=config.work / "c" / f"{split}-{number:05d}",
+                depends_on=[
+                    [[done[i].fingerprint, batches] for i, batches in parts],
+                    [split, number, of],
+                    asdict(config.pack),
+                    asdict(config.write),
+                    asdict(layout),
+                    pad_id,
+                    str(config.building),
+                ],
+                work=PackAndWrite(
+                    split=split,
+                    number=number,
+                    of=of,
+                    slices=[Slice(done[i].folder / SPILL, batches) for i, batches in parts],
+                    pack=config.pack,
+                    pad_id=pad_id,
+                    layout=layout,
+                    files=[file.path for file in plan.files],
+                    building=config.building,
+                ),
+                size=sum(n for found in slices for _, _, n in found.get(s, [])) * 4,
+            )
+        )
+    return out
+
+
+def _layout(pack: Pack, slices: list[dict[int, list[list[int]]]], shards: int) -> Layout:
+    """One layout for all shards (MindDataset demands it), fit for the largest."""
+    most = 1
+    for s in range(shards):
+        found = [part for by_shard in slices for part in by_shard.get(s, [])]
+        most = max(most, pack.max_rows(sum(p[2] for p in found), sum(p[1] for p in found)))
+    return fit_layout(pack.columns(), most)
