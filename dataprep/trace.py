@@ -1,0 +1,88 @@
+"""From a row back to its documents, and from a document to its fate."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dataprep.errors import UserError
+from dataprep.manifest import Manifest, Shard
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of one document's tokens in one row."""
+
+    shard: str
+    row: int
+    start: int
+    length: int
+    file: str
+    source_row: int
+    token_start: int
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a document: its places, or why it was removed."""
+
+    pieces: list[Piece]
+    removed: dict[str, Any] | None
+    """stage, rule, value, threshold, duplicate_of, similarity."""
+
+
+def find_shard(manifest: Manifest, number: int, split: str = "train") -> Shard:
+    """Shard `number` of a split. Raises UserError when there is none."""
+    shards = manifest.splits.get(split, [])
+    if not 0 <= number < len(shards):
+        raise UserError(f"there is no shard {number} in {split}: it has {len(shards)}, from 0 on")
+    return shards[number]
+
+
+def check_row(shard: Shard, row: int) -> None:
+    """Raises UserError when the shard has no such row."""
+    if not 0 <= row < shard.rows:
+        raise UserError(f"{shard.path} has no row {row}: it has {shard.rows:,}, from 0 on")
+
+
+def row_pieces(out_dir: Path, shard: Shard, row: int) -> list[Piece]:
+    """The documents of one row, in order."""
+    check_row(shard, row)
+    table = pq.read_table(_audit(out_dir, shard), filters=pc.field("row") == row)
+    return [Piece(**piece) for piece in table.sort_by("start").to_pylist()]
+
+
+def document_fate(out_dir: Path, manifest: Manifest, file: str, row: int) -> Fate:
+    """What became of record `row` (0-based) of `file`, named as in the manifest, or by its end.
+
+    Raises UserError when the file was no input, or has no such record.
+    """
+    name, records = _find_input(manifest, file)
+    if not 0 <= row < records:
+        raise UserError(f"{name} has no record {row}: it has {records:,}, from 0 on")
+    places = (pc.field("file") == name) & (pc.field("source_row") == row)
+    pieces: list[Piece] = []
+    for shards in manifest.splits.values():
+        for shard in shards:
+            found = pq.read_table(_audit(out_dir, shard), filters=places)
+            pieces.extend(Piece(**piece) for piece in found.to_pylist())
+    pieces.sort(key=lambda piece: piece.token_start)
+    gone = (pc.field("file") == name) & (pc.field("row") == row)
+    removed = pq.read_table(out_dir / "audit" / "removed", filters=gone).to_pylist()
+    return Fate(pieces, removed[0] if removed else None)
+
+
+def _find_input(manifest: Manifest, file: str) -> tuple[str, int]:
+    exact = [f for f in manifest.inputs if f["path"] == file]
+    found = exact or [f for f in manifest.inputs if f["path"].endswith("/" + file)]
+    if len(found) != 1:
+        what = "is no input of this run" if not found else "names several inputs; give more of it"
+        names = ", ".join(f["path"] for f in (found or manifest.inputs)[:5])
+        raise UserError(f"{file} {what}: {names}")
+    return found[0]["path"], found[0]["rows"]
+
+
+def _audit(out_dir: Path, shard: Shard) -> Path:
+    return out_dir / "audit" / "rows" / (Path(shard.path).stem + ".parquet")
