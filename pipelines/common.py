@@ -1,0 +1,127 @@
+"""What all command lines share: typed configs from YAML and flags, and how errors end."""
+
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
+
+from dataprep.errors import UserError
+
+Config = TypeVar("Config")
+Main = Callable[[Sequence[str] | None], int]
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)  # --help shows each field's text
+
+
+def parse_config(
+    kind: type[Config], argv: Sequence[str] | None, prog: str, description: str
+) -> Config:
+    """A config object from `--config FILE.yaml` and overrides such as `--pack.seq_length 512`.
+
+    Raises UserError for an unknown key (naming the nearest), a value of a wrong type, a missing
+    key, or a file that cannot be read.
+    """
+    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file; later flags override it.")
+    parser.add_class_arguments(kind, as_positional=False)
+    args = list(sys.argv[1:] if argv is None else argv)
+    known = known_keys(kind)
+    for path in _config_files(args):
+        _check_file(Path(path), known)
+    try:
+        values = vars(parser.instantiate_classes(parser.parse_args(args)))
+        return kind(**{name: value for name, value in values.items() if name != "config"})
+    except UserError:
+        raise
+    except (ArgumentError, TypeError, ValueError) as e:
+        raise _explained(e, known) from e
+
+
+def known_keys(kind: Any, prefix: str = "") -> list[str]:
+    """All dotted keys of a config class; items of lists are written `name.*.key`."""
+    keys = []
+    for name, hint in get_type_hints(kind).items():
+        if name not in {f.name for f in fields(kind)}:
+            continue
+        keys.append(prefix + name)
+        for inner in (hint, *get_args(hint)):
+            if is_dataclass(inner):
+                star = "" if inner is hint or type(None) in get_args(hint) else "*."
+                keys.extend(known_keys(inner, f"{prefix}{name}.{star}"))
+    return keys
+
+
+def _config_files(args: Sequence[str]) -> list[str]:
+    found = [arg.split("=", 1)[1] for arg in args if arg.startswith("--config=")]
+    return found + [b for a, b in zip(args, args[1:]) if a == "--config"]
+
+
+def _check_file(path: Path, known: Sequence[str]) -> None:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise UserError(f"--config: cannot read {path}: {e.strerror}") from e
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise UserError(f"--config: {path} is not valid YAML: {' '.join(str(e).split())}") from e
+    if not isinstance(content, dict):
+        raise UserError(f"--config: {path} holds no keys; see --help for those it may hold")
+    _check_keys(content, known, "", path)
+
+
+def _check_keys(value: Any, known: Sequence[str], prefix: str, path: Path) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            dotted = f"{prefix}{key}"
+            if dotted not in known:
+                raise UserError(f"{path}: unknown key {dotted!r}{_nearest(dotted, known)}")
+            if any(k.startswith(dotted + ".") for k in known):
+                _check_keys(inner, known, dotted + ".", path)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_keys(inner, known, prefix + "*.", path)
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    """A hint that names the most similar key: by its whole name, or by its last part."""
+    close = difflib.get_close_matches(key, known, 1, 0.6)
+    if not close:
+        last = key.rsplit(".", 1)[-1]
+        same = [k for k in known if k.rsplit(".", 1)[-1] == last]
+        close = same or difflib.get_close_matches(key, known, 1, 0.0)
+    return f"; did you mean {close[0].replace('*.', '')!r}? (--help lists all)"
+
+
+def _explained(error: Exception, known: Sequence[str]) -> UserError:
+    """jsonargparse's message in one line; an unknown flag gets the nearest known one."""
+    text = " ".join(str(error).split())
+    flag = re.search(r"Unrecognized arguments?:? *--([\w.\-]+)", text, re.IGNORECASE)
+    if flag:
+        key = flag.group(1)
+        return UserError(f"unknown key {key!r}{_nearest(key, [k for k in known if '*' not in k])}")
+    return UserError(text)
+
+
+def run(main: Main, argv: Sequence[str] | None = None) -> int:
+    """Runs a command: an expected failure is one line on stderr and exit code 2."""
+    try:
+        return main(argv)
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+def human(n: float) -> str:
+    """1234567 -> "1.23 M"."""
+    for scale, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(n) >= scale:
+            return f"{n / scale:.3g} {unit}"
+    return f"{n:.0f}"

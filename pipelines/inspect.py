@@ -1,0 +1,87 @@
+"""Shows one row: decoded, masked targets dimmed, a border before each document.
+
+python -m pipelines.inspect OUT --shard 0 --row 3
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from dataprep.errors import UserError
+from dataprep.files import sha256_file
+from dataprep.manifest import Manifest
+from dataprep.mindrecord import ShardReader
+from dataprep.tokens.tokenizer import Encoder, load
+from dataprep.trace import Piece, check_row, find_shard, row_pieces
+from pipelines.common import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a row."""
+    parser = argparse.ArgumentParser(
+        prog="mindprep inspect",
+        description="Shows one row, decoded. Trained targets are plain, masked ones dim; a line "
+        "before each document names its source.",
+    )
+    parser.add_argument("out", type=Path, help="output folder of a build")
+    parser.add_argument("--split", default="train", help="train or eval (default: train)")
+    parser.add_argument("--shard", type=int, default=0, help="number of the shard (default: 0)")
+    parser.add_argument("--row", type=int, default=0, help="number of the row (default: 0)")
+    parser.add_argument("--ids", action="store_true", help="show token ids instead of text")
+    args = parser.parse_args(argv)
+    manifest = Manifest.load(args.out)
+    shard = find_shard(manifest, args.shard, args.split)
+    check_row(shard, args.row)
+    with ShardReader(args.out / shard.path) as reader:
+        row = reader.row(args.row)
+    encoder = None if args.ids else _encoder(manifest)
+    console = Console(highlight=False, soft_wrap=True)
+    trained = int(row["loss_mask"].sum())
+    console.print(
+        Text(
+            f"{shard.path} row {args.row}: {trained} of {manifest.seq_length} slots trained", "bold"
+        )
+    )
+    for piece in row_pieces(args.out, shard, args.row):
+        console.print(_border(piece))
+        console.print(_content(row, piece, encoder))
+    used = sum(piece.length for piece in row_pieces(args.out, shard, args.row))
+    console.print(Text(f"── {manifest.seq_length - used} slots of padding", "cyan"))
+    return 0
+
+
+def _encoder(manifest: Manifest) -> Encoder:
+    path = Path(manifest.tokenizer.path)
+    if not path.is_file() or sha256_file(path) != manifest.tokenizer.sha256:
+        raise UserError(
+            f"the tokenizer of this data, {path}, is not here or has changed; use --ids to see ids"
+        )
+    return load(str(path)).encoder
+
+
+def _border(piece: Piece) -> Text:
+    end = piece.start + piece.length
+    where = f"slots {piece.start}..{end - 1}, tokens from {piece.token_start}"
+    return Text(f"── {piece.file}:{piece.source_row} ({where})", "cyan")
+
+
+def _content(row: dict[str, np.ndarray], piece: Piece, encoder: Encoder | None) -> Text:
+    """Runs of equally masked tokens; escape sequences of the text are shown, not obeyed."""
+    window = slice(piece.start, piece.start + piece.length)
+    ids, mask = row["input_ids"][window], row["loss_mask"][window]
+    out = Text()
+    borders = np.flatnonzero(np.diff(mask)) + 1
+    for part, on in zip(np.split(ids, borders), np.split(mask, borders)):
+        text = encoder.decode(part.tolist()) if encoder else " ".join(map(str, part)) + " "
+        safe = "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+        out.append(safe, "" if on[0] else "dim")
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

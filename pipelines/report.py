@@ -1,0 +1,29 @@
+"""Writes report.html of an output folder anew.
+
+python -m pipelines.report OUT
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataprep.manifest import Manifest
+from dataprep.report import NAME, write_report
+from pipelines.common import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes the page and prints its path."""
+    parser = argparse.ArgumentParser(
+        prog="mindprep report", description="Writes report.html of an output folder anew."
+    )
+    parser.add_argument("out", type=Path, help="output folder of a build")
+    out = parser.parse_args(argv).out
+    write_report(Manifest.load(out), out)
+    print(out / NAME)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,36 @@
+"""Proves an output folder: exit 0 and a summary, or exit 1 and every defect.
+
+python -m pipelines.verify OUT
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataprep.verify import verify
+from pipelines.common import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Verifies and prints."""
+    parser = argparse.ArgumentParser(
+        prog="mindprep verify",
+        description="Re-reads every shard with MindSpore and checks hashes, rows, labels, masks, "
+        "positions, the ledger and the audit. Exit 0: all is well; 1: every defect is listed.",
+    )
+    parser.add_argument("out", type=Path, help="output folder of a build")
+    verdict = verify(parser.parse_args(argv).out)
+    for note in verdict.notes:
+        print(f"note: {note}")
+    for defect in verdict.defects:
+        print(f"DEFECT: {defect}")
+    print(
+        f"{verdict.shards} shards, {verdict.rows:,} rows, {verdict.tokens:,} tokens: "
+        f"{'verified' if not verdict.defects else f'{len(verdict.defects)} defects'}"
+    )
+    return 1 if verdict.defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
