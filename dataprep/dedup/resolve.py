@@ -7,6 +7,10 @@ removes C, though A and C differ. Here documents are taken in ascending order an
     0 A       kept
     1 B ~ A   removed, duplicate of 0
     2 C ~ B   kept: B is gone, and A and C differ
+
+All three are one cluster nevertheless, for an eval split that must not tear it: a document is also
+compared with the removed ones of its buckets, unless they are in its cluster already. For
+near-copies they are, so that this costs nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +25,8 @@ from dataprep.dedup.hashing import I64
 Ids = npt.NDArray[np.int32] | I64
 
 MAX_KEPT = 256
-"""Kept documents of one bucket that a later member is compared with: the earliest ones.
+"""Kept documents of one bucket that a later member is compared with: the earliest ones. (And as
+many removed ones.)
 
 Kept documents of a bucket are below the threshold of each other, so a bucket of near-copies has one
 and m members cost m-1 comparisons. Only a large family of texts that are alike but not alike enough
@@ -39,8 +44,8 @@ class Resolution:
     similarity: npt.NDArray[np.float64]
     """float64[d]: similarity to that document, nan if it stays."""
     cluster: I64
-    """int64[d]: smallest document of those linked to it by a comparison at or above the threshold;
-    itself if there is none."""
+    """int64[d]: smallest document of those linked to it, directly or through others, kept or
+    removed, by a comparison at or above the threshold; itself if there is none."""
     capped: int = 0
     """Documents that met more than MAX_KEPT kept ones in a bucket: not compared with all."""
 
@@ -55,9 +60,10 @@ class _Index:
     docs: I64  # the documents that are in any bucket, ascending
     doc_starts: I64  # the buckets of docs[r] are doc_buckets[doc_starts[r]:doc_starts[r+1]]
     doc_buckets: Ids
-    starts: I64  # the kept members of bucket b are kept[starts[b]:][:counts[b]], as ranks
-    kept: I64
-    counts: I64
+    starts: I64  # the room of bucket b is seen[starts[b]:starts[b+1]]; it fills with ranks,
+    seen: I64
+    counts: I64  # of kept members from its front,
+    gone: I64  # of removed members from its back
 
 
 def resolve(
@@ -69,9 +75,9 @@ def resolve(
     """Keeps the earliest of similar documents.
 
     groups: (members, starts) of each band, as from `bands.buckets`. similarity(document, kept) is
-    exact, and called once for a pair at most, documents ascending and the kept ones ascending for
-    each; so a caller does well to hold the last document's shingles. A document is removed when
-    any value is at or above the threshold.
+    exact, and called once for a pair at most, documents ascending; so a caller does well to hold
+    the last document's shingles. A document is removed when any value for a kept one is at or above
+    the threshold.
 
     Time and memory, but for the three results, are in proportion to the members of buckets.
     """
@@ -79,13 +85,20 @@ def resolve(
     values = np.full(n_docs, np.nan)
     parents = np.arange(n_docs, dtype=np.int64)
     index = _build(groups)
-    arrays = (index.doc_starts, index.doc_buckets, index.starts, index.kept, index.counts)
+    arrays = (
+        index.doc_starts,
+        index.doc_buckets,
+        index.starts,
+        index.seen,
+        index.counts,
+        index.gone,
+    )
     total = len(index.docs)
     stamps = np.full(total, -1, np.int64)
     found = np.empty(total, np.int64)
     rank = capped = 0
     while True:
-        rank, count, skipped = _next_with_candidates(rank, *arrays, MAX_KEPT, stamps, found)
+        rank, count, skipped = _next_with_company(rank, *arrays, MAX_KEPT, stamps, found)
         if rank == total:
             break
         capped += skipped
@@ -96,8 +109,11 @@ def resolve(
                 _union(parents, kept, doc)
                 if duplicate_of[doc] < 0:
                     duplicate_of[doc], values[doc] = kept, value
-        if duplicate_of[doc] < 0:
-            _keep(rank, *arrays)
+        count = _gone_elsewhere(rank, *arrays, MAX_KEPT, index.docs, parents, stamps, found)
+        for gone in index.docs[np.sort(found[:count])].tolist():
+            if _find(parents, gone) != _find(parents, doc) and similarity(doc, gone) >= threshold:
+                _union(parents, gone, doc)
+        _place(rank, duplicate_of[doc] < 0, *arrays)
         rank += 1
     _flatten(parents, index.docs)
     return Resolution(duplicate_of, values, parents, capped)
@@ -123,62 +139,105 @@ def _build(groups: Iterable[tuple[I64, I64]]) -> _Index:
         doc_starts=np.append(doc_starts, len(members)),
         doc_buckets=bucket,
         starts=np.append(0, np.cumsum(sizes)),
-        kept=members,  # its room is reused: a bucket never keeps more than its members
+        seen=members,  # its room is reused: a bucket never sees more than its members
         counts=np.zeros(len(sizes), np.int64),
+        gone=np.zeros(len(sizes), np.int64),
     )
 
 
 @njit(nogil=True, cache=True)
-def _next_with_candidates(
+def _next_with_company(
     rank: int,
     doc_starts: I64,
     doc_buckets: Ids,
     starts: I64,
-    kept: I64,
+    seen: I64,
     counts: I64,
+    gone: I64,
     max_kept: int,
     stamps: I64,
     found: I64,
 ) -> tuple[int, int, bool]:
-    """Keeps the documents from `rank` on that meet no kept one, up to the first that does.
+    """Keeps the documents from `rank` on that meet no earlier one, up to the first that does.
 
-    Returns its rank (the number of documents, if there is none), the number of its candidates,
+    Returns its rank (the number of documents, if there is none), the number of kept ones it meets,
     which stand in `found` unsorted, and whether max_kept cut them short.
     """
     total = doc_starts.shape[0] - 1
     while rank < total:
         count = 0
         cut = False
+        alone = True
         for i in range(doc_starts[rank], doc_starts[rank + 1]):
             bucket = doc_buckets[i]
             first = starts[bucket]
             cut |= counts[bucket] > max_kept
+            alone &= counts[bucket] + gone[bucket] == 0
             for j in range(first, first + min(counts[bucket], max_kept)):
-                if stamps[kept[j]] != rank:
-                    stamps[kept[j]] = rank
-                    found[count] = kept[j]
+                if stamps[seen[j]] != rank:
+                    stamps[seen[j]] = rank
+                    found[count] = seen[j]
                     count += 1
-        if count:
+        if not alone:
             return rank, count, cut
-        _keep(rank, doc_starts, doc_buckets, starts, kept, counts)
+        _place(rank, True, doc_starts, doc_buckets, starts, seen, counts, gone)
         rank += 1
     return rank, 0, False
 
 
 @njit(nogil=True, cache=True)
-def _keep(
+def _gone_elsewhere(
     rank: int,
     doc_starts: I64,
     doc_buckets: Ids,
     starts: I64,
-    kept: I64,
+    seen: I64,
     counts: I64,
-) -> None:
-    """Makes a document a candidate for the later members of its buckets."""
+    gone: I64,
+    max_gone: int,
+    docs: I64,
+    parents: I64,
+    stamps: I64,
+    found: I64,
+) -> int:
+    """Number of removed documents that `rank` meets and that are in another cluster than it.
+
+    They stand in `found`, unsorted.
+    """
+    count = 0
+    root = _find(parents, docs[rank])
     for i in range(doc_starts[rank], doc_starts[rank + 1]):
         bucket = doc_buckets[i]
-        kept[starts[bucket] + counts[bucket]] = rank
-        counts[bucket] += 1
+        last = starts[bucket + 1] - 1
+        for j in range(last, last - min(gone[bucket], max_gone), -1):
+            if stamps[seen[j]] != rank:
+                stamps[seen[j]] = rank
+                if _find(parents, docs[seen[j]]) != root:
+                    found[count] = seen[j]
+                    count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _place(
+    rank: int,
+    stays: bool,
+    doc_starts: I64,
+    doc_buckets: Ids,
+    starts: I64,
+    seen: I64,
+    counts: I64,
+    gone: I64,
+) -> None:
+    """Makes a document known to the later members of its buckets, as kept or as removed."""
+    for i in range(doc_starts[rank], doc_starts[rank + 1]):
+        bucket = doc_buckets[i]
+        if stays:
+            seen[starts[bucket] + counts[bucket]] = rank
+            counts[bucket] += 1
+        else:
+            gone[bucket] += 1
+            seen[starts[bucket + 1] - gone[bucket]] = rank
 
 
 @njit(nogil=True, cache=True)

@@ -46,10 +46,17 @@ def test_the_threshold_itself_is_enough() -> None:
 
 
 def test_a_chain_keeps_its_far_end() -> None:
-    """A~B~C, but not A~C: B goes, and C has no kept document to repeat."""
+    """A~B~C, but not A~C: B goes, and C has no kept document to repeat; all are one cluster."""
     similarity = table({(0, 1): 0.85, (1, 2): 0.85, (0, 2): 0.7})
     result = resolve(3, [band([0, 1, 2])], similarity, 0.8)
-    assert rows(result) == [(-1, None, 0), (0, 0.85, 0), (-1, None, 2)]
+    assert rows(result) == [(-1, None, 0), (0, 0.85, 0), (-1, None, 0)]
+
+
+def test_a_cluster_is_linked_through_removed_documents() -> None:
+    """A~B~D~C with A and C kept, B and D removed: the link of B and D makes it one cluster."""
+    similarity = table({(0, 2): 0.9, (1, 3): 0.9, (2, 3): 0.9})
+    result = resolve(4, [band([0, 2], [1, 3]), band([2, 3])], similarity, 0.8)
+    assert rows(result) == [(-1, None, 0), (-1, None, 0), (0, 0.9, 0), (1, 0.9, 0)]
 
 
 def test_a_document_like_two_kept_ones_joins_their_clusters() -> None:
@@ -100,7 +107,7 @@ def test_nothing_to_resolve() -> None:
 
 
 def plain(n_docs: int, groups: Groups, sim: npt.NDArray, threshold: float) -> list[list[float]]:
-    """The rule, with sets and dicts."""
+    """The rule, with sets and dicts; clusters are connected components of all similar partners."""
     partners: dict[int, set[int]] = {doc: set() for doc in range(n_docs)}
     for members, starts in groups:
         for a, b in itertools.pairwise(starts):
@@ -110,8 +117,9 @@ def plain(n_docs: int, groups: Groups, sim: npt.NDArray, threshold: float) -> li
     clusters = [{doc} for doc in range(n_docs)]
     result = []
     for doc in range(n_docs):
-        similar = [k for k in kept if k in partners[doc] and sim[k, doc] >= threshold]
-        for k in similar:
+        linked = [k for k in range(doc) if k in partners[doc] and sim[k, doc] >= threshold]
+        similar = [k for k in linked if k in kept]
+        for k in linked:
             joined = clusters[k] | clusters[doc]
             for member in joined:
                 clusters[member] = joined
@@ -148,5 +156,7 @@ def test_the_kernels_follow_the_rule(case: tuple[int, Groups], seed: int) -> Non
     values = np.where(stays, -1, got.similarity)
     expected = plain(n_docs, groups, sim, 0.75)
     assert np.stack([got.duplicate_of, values, got.cluster], 1).tolist() == expected
-    assert asked == sorted(set(asked))
-    assert all(stays[kept] and kept < document for document, kept in asked)
+    assert len(asked) == len(set(asked))
+    assert all(earlier < document for document, earlier in asked)
+    documents = [document for document, _ in asked]
+    assert documents == sorted(documents)
