@@ -1,0 +1,57 @@
+"""Configs refuse what cannot work, and say what to do."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dataprep.errors import UserError
+from training import ModelConfig, OptimizerConfig, TrainConfig
+
+
+def train_config(**changes: Any) -> TrainConfig:
+    return TrainConfig(data="out", save_dir="run", **changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (ModelConfig, {"num_layers": 0}, "model.num_layers is 0: give a number above 0"),
+        (ModelConfig, {"hidden_size": 12}, "model.hidden_size is 12: make it a multiple of"),
+        (ModelConfig, {"n_kv_heads": 3}, "model.n_kv_heads is 3: make it a divisor of num_heads"),
+        (ModelConfig, {"vocab_size": -1}, "model.vocab_size is -1: give a number above 0, or"),
+        (OptimizerConfig, {"learning_rate": float("nan")}, "optimizer.learning_rate is nan"),
+        (OptimizerConfig, {"min_lr_ratio": 1.5}, "optimizer.min_lr_ratio is 1.5: give a share"),
+        (OptimizerConfig, {"betas": (0.9, 1.0)}, "optimizer.betas is (0.9, 1.0): give two"),
+        (OptimizerConfig, {"weight_decay": -0.1}, "optimizer.weight_decay is -0.1: give 0 or more"),
+        (train_config, {"batch_size": 0}, "batch_size is 0: give a number above 0"),
+        (train_config, {"save_interval": -1}, "save_interval is -1: give 0 or more"),
+        (train_config, {"compute_dtype": "float16"}, "compute_dtype is 'float16': give one of"),
+        (train_config, {"seed": 2**32}, "seed is 4294967296: give a number from 0"),
+        (train_config, {"steps": 5}, "optimizer.warmup_steps is 10: give at most the number of"),
+    ],
+)
+def test_a_wrong_value_is_named(
+    make: Callable[..., Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        make(**changes)
+    assert str(error.value).startswith(message)
+
+
+def test_rows_per_step() -> None:
+    assert train_config(batch_size=4, micro_batch_num=3).rows_per_step == 12
+
+
+def test_importing_the_package_loads_no_mindspore() -> None:
+    code = "import sys, training; print('mindspore' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_public_names_exist() -> None:
+    import training
+
+    assert all(getattr(training, name) for name in training.__all__)

@@ -1,0 +1,29 @@
+"""The thin trainer: a decoder, trained on the MindRecord shards of an output folder.
+
+    config -> data -> model -> loss -> gradients -> optimizer -> loop        (in reading order)
+
+`import training` loads no MindSpore; the names below load their module when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from training.config import ModelConfig, OptimizerConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from training.loop import TrainResult, train
+    from training.model import Decoder
+
+__all__ = ["Decoder", "ModelConfig", "OptimizerConfig", "TrainConfig", "TrainResult", "train"]
+
+_LAZY = {
+    "Decoder": "training.model",
+    "TrainResult": "training.loop",
+    "train": "training.loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

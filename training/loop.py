@@ -1,0 +1,232 @@
+"""The training run: batches in, one optimizer step after another, checkpoints and metrics out.
+
+A run that was killed continues from its newest checkpoint with the same losses and weights, bit
+for bit, as one that was not.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mindspore import Parameter, Tensor
+
+from dataprep.errors import UserError
+from dataprep.manifest import Manifest
+from training import checkpoint, metrics
+from training.config import TrainConfig
+from training.data import eval_batches, plan_epoch, train_batches
+from training.gradients import accumulate, gradient_function, loss_function, tensors
+from training.model import Decoder, initialize
+from training.optimizer import AdamW, clip
+from training.schedule import learning_rate
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to. Losses are nats per valid target."""
+
+    steps: int
+    """Optimizer steps done, those before a resume included."""
+    first_loss: float | None
+    """Of step 1; None, like every figure here, when metrics.jsonl no longer has it."""
+    last_loss: float | None
+    eval_before: float | None
+    """Before the first step; None without an evaluation."""
+    eval_after: float | None
+    metrics_path: Path
+    plot_path: Path
+    checkpoint_path: Path
+
+
+def train(
+    config: TrainConfig, on_step: Callable[[metrics.Record], None] | None = None
+) -> TrainResult:
+    """Trains, or continues to train, until all steps are done.
+
+    `on_step` gets each step's record (see metrics.py) after it is written and after the step's
+    checkpoint, if one is due. Raises UserError when the data or a checkpoint cannot be used, the
+    disk is full, or the loss is not finite.
+    """
+    run = Trainer(config)
+    if run.step == 0:
+        run.record({"step": 0}, evaluate=True)
+    while run.step < config.steps:
+        record = run.advance()
+        last = run.step == config.steps
+        run.record(record, evaluate=last or _due(run.step, config.eval_interval))
+        if last or _due(run.step, config.save_interval):
+            run.save()
+        if on_step:
+            on_step(record)
+    return run.result()
+
+
+class Trainer:
+    """A run's model, optimizer, place in the data and metrics; restored if save_dir has them."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.data, self.save_dir = Path(config.data), Path(config.save_dir)
+        self.manifest = Manifest.load(self.data)
+        self.epoch = plan_epoch(self.manifest, config.rows_per_step)
+        self.vocab_size = _vocab_size(config, self.manifest)
+        self.model = Decoder(config.model, self.vocab_size, config.compute_dtype)
+        initialize(self.model, config.model, config.seed)
+        self.optimizer = AdamW(self.model.trainable_params(), config.optimizer)
+        self.gradients = gradient_function(self.model, config.mode)
+        self.loss = loss_function(self.model, config.mode)
+        self.step = 0
+        self.checkpoint_path: Path | None = None
+        self._restore()
+        self.batches = train_batches(
+            self.data,
+            self.manifest,
+            config.rows_per_step,
+            self.vocab_size,
+            config.seed if config.shuffle else None,
+            self.consumed_rows,
+        )
+        self.metrics = metrics.MetricsLog(self.save_dir / "metrics.jsonl", self.step)
+        log.info(
+            "%s parameters; an epoch is %d steps of %d rows, and %d rows at its end are not read",
+            f"{sum(w.size for w in self.optimizer.weights):,}",
+            self.epoch.steps,
+            config.rows_per_step,
+            self.epoch.dropped_rows,
+        )
+
+    @property
+    def consumed_rows(self) -> int:
+        """Rows read since the start, over all epochs."""
+        return self.step * self.config.rows_per_step
+
+    def advance(self) -> metrics.Record:
+        """One optimizer step on the next rows; returns its record."""
+        began = time.perf_counter()
+        batch = next(self.batches)
+        size = self.config.batch_size
+        micro_batches = (
+            {name: rows[i : i + size] for name, rows in batch.items()}
+            for i in range(0, self.config.rows_per_step, size)
+        )
+        loss, valid_tokens, gradients = accumulate(self.gradients, micro_batches)
+        clipped, norm = clip(gradients, self.config.optimizer.max_grad_norm)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise self._diverged(loss, norm)
+        self.step += 1
+        rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
+        self.optimizer.update(clipped, rate, self.step)
+        return {
+            "step": self.step,
+            "loss": loss,
+            "lr": rate,
+            "grad_norm": norm,
+            "tokens_per_s": batch["input_ids"].size / (time.perf_counter() - began),
+            "valid_tokens": valid_tokens,
+            "consumed_rows": self.consumed_rows,
+        }
+
+    def record(self, record: metrics.Record, evaluate: bool) -> None:
+        """Writes a step's record, with the eval loss added if asked for and there is a split."""
+        if evaluate and self.config.eval_batches and self.manifest.rows("eval"):
+            record["eval_loss"] = self._evaluate()
+        if len(record) > 1:  # step 0 may have nothing to tell
+            self.metrics.append(record)
+
+    def save(self) -> None:
+        """Publishes a checkpoint of the present step."""
+        self.metrics.sync()
+        state = checkpoint.TrainState(
+            step=self.step,
+            consumed_rows=self.consumed_rows,
+            epoch=self.consumed_rows // self.epoch.rows,
+            seed=self.config.seed,
+            data=self.manifest.fingerprint,
+            config=asdict(self.config),
+        )
+        weights, moments = map(_arrays, (self.optimizer.weights, self.optimizer.moments))
+        self.checkpoint_path = checkpoint.save(
+            self.save_dir, state, weights, moments, self.config.keep
+        )
+
+    def result(self) -> TrainResult:
+        """Draws the plot and sums the run up."""
+        plot_path = self.save_dir / "metrics.png"
+        metrics.plot(self.metrics, plot_path)
+        assert self.checkpoint_path is not None, "the last step was saved, or restored"
+        losses = dict(zip(*self.metrics.column("loss"), strict=True))
+        evals = dict(zip(*self.metrics.column("eval_loss"), strict=True))
+        return TrainResult(
+            steps=self.step,
+            first_loss=losses.get(1),
+            last_loss=losses.get(self.step),
+            eval_before=evals.get(0),
+            eval_after=evals.get(self.step),
+            metrics_path=self.metrics.path,
+            plot_path=plot_path,
+            checkpoint_path=self.checkpoint_path,
+        )
+
+    def _restore(self) -> None:
+        """Loads the newest checkpoint of save_dir, after checking that it belongs to this run."""
+        if not self.config.resume:
+            if checkpoint.list_checkpoints(self.save_dir):
+                raise UserError(
+                    f"resume is False, but {self.save_dir} holds checkpoints; choose another "
+                    "save_dir, or remove them"
+                )
+            return
+        found = checkpoint.load_latest(self.save_dir)
+        if found is None:
+            return
+        checkpoint.check_same_run(found, self.config, self.manifest.fingerprint)
+        for weight in self.optimizer.weights:
+            weight.set_data(Tensor(found.weights[weight.name]))
+        for moment in self.optimizer.moments:
+            moment.set_data(Tensor(found.moments[moment.name]))
+        self.step, self.checkpoint_path = found.state.step, found.path
+        log.info("continuing after step %d from %s", self.step, found.path)
+
+    def _evaluate(self) -> float:
+        """Mean loss over all valid targets of the first eval batches."""
+        total, count = 0.0, 0
+        size, limit = self.config.batch_size, self.config.eval_batches
+        for batch in eval_batches(self.data, self.manifest, size, limit, self.vocab_size):
+            loss, valid = self.loss(*tensors(batch))
+            total += float(loss.asnumpy())
+            count += int(valid.asnumpy())
+        return total / max(count, 1)
+
+    def _diverged(self, loss: float, norm: float) -> UserError:
+        first, size = self.consumed_rows, self.config.rows_per_step
+        at = first % self.epoch.rows
+        return UserError(
+            f"step {self.step + 1} has loss {loss} and gradient norm {norm}, on rows {at} to "
+            f"{at + size - 1} of epoch {first // self.epoch.rows} in reading order; lower "
+            f"optimizer.learning_rate (now {self.config.optimizer.learning_rate}) or look at "
+            f"these rows; nothing of this step was kept"
+        )
+
+
+def _due(step: int, interval: int) -> bool:
+    return interval > 0 and step % interval == 0
+
+
+def _arrays(parameters: Sequence[Parameter]) -> checkpoint.Arrays:
+    return {p.name: p.asnumpy() for p in parameters}
+
+
+def _vocab_size(config: TrainConfig, manifest: Manifest) -> int:
+    """The model's, or the tokenizer's when it has none."""
+    needed, given = manifest.tokenizer.vocab_size, config.model.vocab_size
+    if given is not None and given < needed:
+        raise UserError(
+            f"model.vocab_size is {given}, but the tokenizer of {config.data} has {needed} ids; "
+            "raise it, or leave it out"
+        )
+    return given or needed
