@@ -35,7 +35,7 @@ def parse_config(
     for path in _config_files(args):
         _check_file(Path(path), known)
     try:
-        values = vars(parser.instantiate_classes(parser.parse_args(args)))
+        values = vars(parser.instantiate(parser.parse_args(args)))
         return kind(**{name: value for name, value in values.items() if name != "config"})
     except UserError:
         raise

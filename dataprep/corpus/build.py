@@ -60,6 +60,9 @@ def build(config: BuildConfig, finish: Sequence[Finish] = ()) -> BuildResult:
     """
     loaded = config.tokenizer.load()
     plan = make_plan(config)
+    for file in plan.files:
+        if Path(file.path).absolute().is_relative_to(config.out):
+            raise UserError(f"{file.path} lies inside of out_dir, which a build replaces; move it")
     size = sum(file.size for file in plan.files)
     finished = _existing(config, plan, loaded)
     if finished is not None:

@@ -8,6 +8,7 @@ from dataprep.clean import Clean
 from dataprep.dedup.config import Dedup
 from dataprep.engine import Engine
 from dataprep.errors import UserError
+from dataprep.mindrecord import fit_layout
 from dataprep.pack import Pack
 from dataprep.readers import Input, Read
 from dataprep.tokens import Tokenize
@@ -75,11 +76,21 @@ class BuildConfig:
             raise UserError("out_dir is empty; name the output folder")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed is {self.seed}; it must be 0 or more, below 2**63")
+        if not self.out.name:
+            raise UserError(
+                f"out_dir is {self.out_dir}; name a folder that can be replaced as a whole"
+            )
+        if self.work.is_relative_to(self.out) or self.work.is_relative_to(self.building):
+            raise UserError(
+                f"work_dir {self.work} lies inside of the output folder; name another, the output "
+                "folder is published by one rename"
+            )
+        fit_layout(self.pack.columns(), 1)  # a row that fits no page is refused before any work
 
     @property
     def out(self) -> Path:
-        """The output folder."""
-        return Path(self.out_dir)
+        """The output folder, absolute."""
+        return Path(self.out_dir).absolute()
 
     @property
     def building(self) -> Path:
@@ -89,11 +100,14 @@ class BuildConfig:
     @property
     def work(self) -> Path:
         """Folder of intermediate files."""
-        return Path(self.work_dir) if self.work_dir else self.out.with_name(self.out.name + ".work")
+        if self.work_dir:
+            return Path(self.work_dir).absolute()
+        return self.out.with_name(self.out.name + ".work")
 
     def content(self) -> dict[str, Any]:
         """All keys that may change a byte of the output, JSON-able."""
         config = asdict(self)
         for key in ("out_dir", "work_dir", "overwrite", "engine"):
             del config[key]
+        config["inputs"].sort(key=lambda entry: entry["path"])  # their order changes nothing
         return config

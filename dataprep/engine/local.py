@@ -7,6 +7,7 @@ hold at that moment.
 
 import concurrent.futures
 import multiprocessing
+import signal
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
@@ -35,8 +36,13 @@ class LocalEngine:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        if self._pool:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is None:
+            return
+        if kind is not None:
+            # Work is atomic, so that a worker can be stopped at any moment: nobody waits for it.
+            for worker in set(multiprocessing.active_children()) - self._others:
+                worker.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def map(self, label: str, tasks: Sequence[Task]) -> list[dict[str, Any]]:
         """Results of all tasks, in order; those with a valid receipt are not run again.
@@ -65,6 +71,7 @@ class LocalEngine:
         report: Reporter,
     ) -> None:
         if self._pool is None:
+            self._others = set(multiprocessing.active_children())
             self._pool = concurrent.futures.ProcessPoolExecutor(
                 self.workers, multiprocessing.get_context("spawn"), initializer=_start_worker
             )
@@ -90,5 +97,6 @@ class LocalEngine:
 
 
 def _start_worker() -> None:
-    """One thread a worker: the workers are the parallelism."""
+    """One thread a worker: the workers are the parallelism. Ctrl-C is for the parent to handle."""
     pa.set_cpu_count(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
