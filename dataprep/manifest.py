@@ -70,6 +70,8 @@ class Manifest:
     config: dict[str, Any] = field(default_factory=dict)
     """The build's config without folders and engine, which change no byte."""
     versions: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What a person should know, such as a damaged input file."""
     format: int = FORMAT
 
     @property

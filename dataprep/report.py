@@ -50,6 +50,7 @@ def render(manifest: Manifest) -> str:
         '<div class="tiles">',
         *(f'<div class="tile"><b>{escape(v)}</b>{escape(k)}</div>' for k, v in tiles),
         "</div>",
+        *(f"<p><b>Note:</b> {escape(note)}</p>" for note in manifest.notes),
         "<h2>Sources</h2>",
         _table(("source", "read", "removed", "kept", "tokens"), _sources(ledger)),
         "<h2>Removed documents, by stage and rule</h2>",

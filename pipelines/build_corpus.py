@@ -43,7 +43,9 @@ def summary(result: BuildResult) -> str:
         rate = result.input_bytes / 1e6 / seconds
         each = ", ".join(f"{name} {s:.1f} s" for name, s in result.seconds.items())
         lines.append(f"time       {seconds:.1f} s, {rate:.2f} MB/s of input ({each})")
-    lines += [f"note       {warning}" for warning in result.warnings]
+    else:
+        lines.append("time       none: this corpus was built before, nothing is left to do")
+    lines += [f"note       {note}" for note in manifest.notes]
     lines.append(f"output     {result.out_dir} (report.html, manifest.json, audit/)")
     return "\n".join(lines)
 

@@ -41,9 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_room(folder)
 
     title("1. Gather text that is on this machine")
-    gathered = local_text.gather(folder / "text")
-    kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(gathered.documents_by_kind.items()))
-    print(f"gathered   {gathered.bytes / 1e6:.1f} MB, {gathered.documents:,} documents ({kinds})")
+    print(local_text.gather(folder / "text"))
 
     title("2. Train a tokenizer on it")
     inputs = [

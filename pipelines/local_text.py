@@ -28,7 +28,7 @@ import sysconfig
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +38,7 @@ import pyarrow.parquet as pq
 
 from dataprep.errors import UserError
 from dataprep.files import atomic_path
+from pipelines.common import run
 
 MAX_FILE = 512 * 1024  # bytes of one file, decompressed: nothing larger is read into memory
 MIN_DOCSTRING = 200  # characters; a module's shorter docstrings become one document
@@ -289,20 +290,16 @@ def write(out_dir: Path, documents: list[Document]) -> None:
                 f.write(json.dumps(d._asdict(), ensure_ascii=False) + "\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line: 0 and a summary, or 2 and one line that says what is missing."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line: prints a summary."""
     parser = argparse.ArgumentParser("local_text", description="Gathers this machine's text.")
     parser.add_argument("out", type=Path, help="folder for docs.jsonl and licences.parquet")
     parser.add_argument("--min-bytes", type=int, default=5_000_000, help="less is an error")
     parser.add_argument("--max-bytes", type=int, default=12_000_000, help="more is left out")
     args = parser.parse_args(argv)
-    try:
-        print(gather(args.out, args.min_bytes, args.max_bytes))
-    except UserError as e:
-        print(e, file=sys.stderr)
-        return 2
+    print(gather(args.out, args.min_bytes, args.max_bytes))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

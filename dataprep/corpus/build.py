@@ -43,8 +43,6 @@ class BuildResult:
     input_bytes: int
     seconds: dict[str, float] = field(default_factory=dict)
     """Pass -> seconds; empty when the output was there already."""
-    warnings: list[str] = field(default_factory=list)
-    """What a person should see."""
 
     @property
     def ledger(self) -> Ledger:
@@ -66,7 +64,7 @@ def build(config: BuildConfig, finish: Sequence[Finish] = ()) -> BuildResult:
     size = sum(file.size for file in plan.files)
     finished = _existing(config, plan, loaded)
     if finished is not None:
-        return BuildResult(config.out, finished, size, warnings=["already built: nothing to do"])
+        return BuildResult(config.out, finished, size)
     _make_folders(config)
     passes = _Passes(config, plan, loaded)
     with config.engine.start() as engine:
@@ -78,7 +76,7 @@ def build(config: BuildConfig, finish: Sequence[Finish] = ()) -> BuildResult:
         step(manifest, config.building)
     _publish(config, manifest, passes.outputs())
     passes.seconds["publish"] = time.monotonic() - start
-    return BuildResult(config.out, manifest, size, passes.seconds, passes.warnings)
+    return BuildResult(config.out, manifest, size, passes.seconds)
 
 
 class _Passes:
@@ -87,9 +85,9 @@ class _Passes:
     def __init__(self, config: BuildConfig, plan: Plan, loaded: LoadedTokenizer) -> None:
         self.config, self.plan, self.loaded = config, plan, loaded
         self.seconds: dict[str, float] = {}
-        self.warnings: list[str] = []
+        self.notes: list[str] = []
         if loaded.lossy:
-            self.warnings.append(f"the tokenizer loses text: {loaded.lossy}")
+            self.notes.append(f"the tokenizer loses text: {loaded.lossy}")
 
     def run(self, engine: LocalEngine) -> None:
         config, plan = self.config, self.plan
@@ -97,13 +95,13 @@ class _Passes:
         self.read_results = self._pass(engine, "A read, clean, sign", self.read)
         records = [0] * len(plan.splits)
         for result in self.read_results:
-            self.warnings.extend(result["warnings"])
+            self.notes.extend(result["warnings"])
             for index, n in result["records"].items():
                 records[int(index)] = n
         self.records = records
         self.decide = decide.task(config, plan, self.read, records)
         (self.decided,) = self._pass(engine, "dedup", [self.decide])
-        self.warnings.extend(self.decided["warnings"])
+        self.notes.extend(self.decided["warnings"])
         self._check_survivors()
         self.tokenize = pass_b.tasks(config, self.read, self.decide, self.decided)
         self.spilled = self._pass(engine, "B tokenize", self.tokenize)
@@ -124,12 +122,12 @@ class _Passes:
         if not self.decided["starts"][-1]:
             raise UserError(self._nothing_left())
         if self.decided["shards"] < self.config.write.shards:
-            self.warnings.append(
+            self.notes.append(
                 f"wrote {self.decided['shards']} train shards, not {self.config.write.shards}: "
                 "there are no more documents"
             )
         if self.config.eval.fraction and not self.decided["eval_shards"]:
-            self.warnings.append(
+            self.notes.append(
                 f"no eval split: eval.fraction = {self.config.eval.fraction} of the documents kept "
                 "is less than one"
             )
@@ -174,6 +172,7 @@ class _Passes:
             inputs=_inputs(self.plan, rows.tolist()),
             config=self.config.content(),
             versions=_versions(),
+            notes=self.notes,
         )
 
     def write_audit(self) -> None:

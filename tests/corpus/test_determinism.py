@@ -179,7 +179,7 @@ def test_more_shards_than_documents(config_for: Make) -> None:
     assert len(result.manifest.splits["train"]) == result.ledger.total("documents.kept") - (
         _eval_documents(result.out_dir)
     )
-    assert any("not 500" in warning for warning in result.warnings)
+    assert any("not 500" in note for note in result.manifest.notes)
 
 
 def _eval_documents(out: Path) -> int:

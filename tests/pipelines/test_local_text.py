@@ -12,6 +12,7 @@ import pytest
 
 from dataprep.errors import UserError
 from pipelines import local_text
+from pipelines.common import run
 from pipelines.local_text import Document, Gathered, Roots, fair_share, gather
 
 LONG = "A long docstring says what the thing does." * 6  # 252 characters
@@ -215,8 +216,8 @@ def test_command_line(
     monkeypatch.setattr(Roots, "here", lambda: roots)
     assert local_text.main([str(tmp_path / "out"), "--min-bytes", "100"]) == 0
     assert "12 documents; " in capsys.readouterr().out
-    assert local_text.main([str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.startswith("too little text on this machine: ")
+    assert run(local_text.main, [str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith("error: too little text on this machine: ")
 
 
 def test_this_machine(tmp_path: Path) -> None:
