@@ -1,0 +1,168 @@
+"""The commands on a small corpus: what they print, and that hostile text stays text."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dataprep import Manifest
+from dataprep.corpus import BuildConfig, build
+from dataprep.mindformers import write_mindformers
+from dataprep.pack import Pack
+from dataprep.readers import Input
+from dataprep.report import write_report
+from dataprep.tokens.tokenizer import load
+from pipelines.cli import main
+from tests.conftest import document, write_jsonl
+
+Make = Callable[..., BuildConfig]
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def out(config_for: Make) -> Path:
+    config = config_for()
+    return build(config, finish=[write_mindformers(config.out), write_report]).out_dir
+
+
+def test_mindformers_yaml_loads_the_folder(out: Path) -> None:
+    content = yaml.safe_load((out / "mindformers.yaml").read_text(encoding="utf-8"))
+    columns = list(Manifest.load(out).columns)
+    assert columns[-1] == "actual_seq_len"
+    section = content["train_dataset"]
+    assert section["data_loader"] == {
+        "type": "MindDataset",
+        "dataset_dir": str(out / "train"),
+        "shuffle": False,
+    }
+    assert section["input_columns"] == section["construct_args_key"] == columns
+    assert content["parallel"]["dataset_strategy"] == [[1, 1]] * len(columns)
+    assert content["train_dataset_task"]["dataset_config"] == section
+
+
+def test_the_commented_pynative_section_is_yaml_too(out: Path) -> None:
+    text = (out / "mindformers.yaml").read_text(encoding="utf-8")
+    commented = text.split("use this section instead\n")[1]
+    section = yaml.safe_load("\n".join(line[4:] for line in commented.splitlines()))
+    loader = section["train_dataset"]["dataloader"]
+    assert loader["dataset_files"] == Manifest.load(out).files(out, "train")
+    assert section["model"]["compressed_eod_mask_length"] == 16
+
+
+def test_the_report_escapes_hostile_names(config_for: Make, tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / f"{HOSTILE.replace('/', '')}.jsonl", [document(i) for i in range(9)]
+    )
+    config = replace(config_for(), inputs=[Input(str(path), source=HOSTILE)])
+    page = (build(config, finish=[write_report]).out_dir / "report.html").read_text("utf-8")
+    assert "<script" not in page and "&lt;script&gt;alert(1)" in page
+    assert "http" not in page.replace("http-equiv", "")  # self-contained
+
+
+def test_report_is_written_anew(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (out / "report.html").read_bytes()
+    (out / "report.html").unlink()
+    assert main(["report", str(out)]) == 0
+    assert (out / "report.html").read_bytes() == before
+
+
+def test_inspect_shows_a_row(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(out), "--shard", "1", "--row", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "train/train-00001-of-00003.mindrecord row 2: " in told
+    assert "slots 0.." in told and "slots of padding" in told
+    assert main(["inspect", str(out), "--ids", "--split", "eval"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(out), "--row", "100000"]) == 2
+    assert main(["inspect", str(out), "--shard", "9"]) == 2
+    assert "it has 3, from 0 on" in capsys.readouterr().err
+
+
+def test_inspect_does_not_obey_escape_sequences(
+    config_for: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row may hold terminal codes (when cleaning is off) and rich's markup."""
+    text = "\x1b[2J[red]bold[/red] \x1b]0;title\x07 " + document(3)
+    path = write_jsonl(tmp_path / "hostile.jsonl", [text])
+    config = config_for()
+    clean = replace(config.clean, fix_unicode=False, rules=[])
+    config = replace(config, inputs=[Input(str(path))], clean=clean, pack=Pack(seq_length=512))
+    assert main(["inspect", str(build(config).out_dir)]) == 0
+    told = capsys.readouterr().out
+    assert "\x1b" not in told and "\x07" not in told
+    assert "\\x1b[2J[red]bold[/red]" in told
+
+
+def test_trace_there_and_back(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(out), "--row", "0:1"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    where = first.split(": ", 1)[1].split(" tokens")[0]
+    assert main(["trace", str(out), "--doc", where]) == 0
+    assert "kept: train-00000-of-00003 row 1 slots 0.." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("doc", "told"),
+    [
+        ("a.jsonl:70", "removed by dedup: exact\n  measured 1, threshold 1\n  duplicate of "),
+        ("a.jsonl:75", "removed by dedup: minhash\n  measured 0."),
+        ("a.jsonl:78", "removed by clean: empty\n  measured 0, threshold 1"),
+        ("a.jsonl:79", "removed by read: invalid_json\n"),
+    ],
+)
+def test_trace_tells_why(
+    out: Path, doc: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", str(out), "--doc", doc]) == 0
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("doc", "told"),
+    [
+        ("a.jsonl:80", "has no record 80: it has 80, from 0 on"),
+        ("absent.jsonl:1", "is no input of this run"),
+        ("jsonl", "write it as A:B"),
+        ("a.jsonl:x", "is not a number"),
+    ],
+)
+def test_trace_refuses(out: Path, doc: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(out), "--doc", doc]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_tokenizer_is_trained(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "inputs": [{"path": str(corpus / "*.jsonl")}],
+        "out": str(tmp_path / "tok.model"),
+        "train": {"vocab_size": 400},
+    }
+    (tmp_path / "tok.yaml").write_text(json.dumps(config))
+    command = ["tokenizer", "--config", str(tmp_path / "tok.yaml")]
+    assert main(command) == 0
+    assert "400 ids from 108 documents" in capsys.readouterr().out
+    first = (tmp_path / "tok.model").read_bytes()
+    loaded = load(config["out"])  # type: ignore[arg-type]
+    assert (loaded.info.eos_id, loaded.info.pad_id, loaded.lossy) == (2, 3, "")
+    assert main(command) == 0
+    assert (tmp_path / "tok.model").read_bytes() == first
+    assert main([*command, "--train.vocab_size", "90000"]) == 2
+    assert "cannot train a tokenizer of 90000 ids" in capsys.readouterr().err
+
+
+def test_train_runs(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data", str(out), "--save_dir", str(tmp_path / "run"), "--steps", "3"]
+    flags += ["--batch_size", "4", "--optimizer.warmup_steps", "1", "--model.hidden_size", "32"]
+    flags += ["--model.num_layers", "1", "--model.intermediate_size", "64"]
+    assert main(["train", *flags]) == 0
+    told = capsys.readouterr().out
+    assert "steps      3" in told and "eval loss" in told
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 4
+    assert (tmp_path / "run/metrics.png").stat().st_size > 1000
+    assert main(["train", *flags, "--model.num_heads", "3"]) == 2
+    assert main(["train", "--data", str(tmp_path), "--save_dir", "x"]) == 2
