@@ -7,22 +7,16 @@
 Only LF ends a record (CRLF is handled by the parsers): U+2028, U+0085 and CR may stand inside one.
 """
 
-import bz2
 import io
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, cast
-
-import zstandard
+from typing import BinaryIO, cast
 
 from dataprep.errors import UserError
-from dataprep.readers.inputs import InputFile
+from dataprep.readers.decompress import Decompressed
 from dataprep.readers.splits import MIB, Split
 
 BLOCK_BYTES = 4 * MIB
-MAX_WINDOW = 1 << 28  # zstd --long=28; a larger window would let a file claim gigabytes of memory
-MAX_EXPANSION = 2000  # gzip cannot exceed 1032:1; more is a decompression bomb
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -40,15 +34,16 @@ def record_blocks(
 ) -> Iterator[Block]:
     """Blocks of a byte-range split, or of a whole compressed file.
 
-    on_damage is called with a description when a compressed stream ends early or is corrupt; what
-    could be decompressed is still yielded.
+    No record in them is longer than `max_record` bytes (its LF not counted). on_damage is called
+    with a description when a compressed stream ends early or is corrupt; what could be decompressed
+    is still yielded.
 
     Raises UserError when the file cannot be read or expands beyond the limits.
     """
     try:
         with open(split.file.path, "rb") as raw:
             if split.file.compression:
-                source = _Decompressed(raw, split.file, on_damage)
+                source = Decompressed(raw, split.file, on_damage)
                 stream = cast(BinaryIO, io.BufferedReader(source, BLOCK_BYTES))
                 yield from _blocks(stream, 0, None, max_record)
             else:
@@ -62,163 +57,47 @@ def _blocks(f: BinaryIO, start: int, stop: int | None, max_record: int) -> Itera
     if start:
         # The record before ours ends at the first LF at or after start - 1.
         f.seek(start - 1)
-        pos = start - 1 + _skip_line(f)
+        pos = start + _skip_line(f)
     while stop is None or pos < stop:
         data = f.read(BLOCK_BYTES if stop is None else min(BLOCK_BYTES, stop - pos))
         if not data:
             return
-        read, overlong = len(data), 0
-        if not data.endswith(b"\n"):
-            tail = f.readline(max_record)
-            read += len(tail)
-            data += tail
-            if len(tail) == max_record and not tail.endswith(b"\n"):
-                skipped = _skip_line(f)
-                read += skipped
-                cut = data.rfind(b"\n") + 1
-                overlong = len(data) - cut + skipped
-                data = data[:cut]
-        if pos == 0:
+        tail = b"" if data.endswith(b"\n") else f.readline(max_record)
+        data += tail
+        first, pos = pos == 0, pos + len(data)
+        if first:
             data = data.removeprefix(_BOM)
-        pos += read
-        yield Block(data, overlong)
+        if len(tail) == max_record and not tail.endswith(b"\n"):
+            skipped = _skip_line(f)
+            pos += skipped + 1
+            cut = data.rfind(b"\n") + 1
+            yield from _within(data[:cut], max_record)
+            yield Block(b"", len(data) - cut + skipped)
+        else:
+            yield from _within(data, max_record)
+
+
+def _within(data: bytes, max_record: int) -> Iterator[Block]:
+    """Whole records as blocks, without those over the limit."""
+    if len(data) <= max_record:  # none can be
+        yield Block(data)
+        return
+    begin = at = 0
+    while at < len(data):
+        lf = data.find(b"\n", at)
+        end = lf if lf >= 0 else len(data)
+        if end - at > max_record:
+            yield Block(data[begin:at], end - at)
+            begin = end + 1
+        at = end + 1
+    yield Block(data[begin:])
 
 
 def _skip_line(f: BinaryIO) -> int:
-    """Reads past the next LF in bounded steps; returns the number of bytes passed."""
+    """Reads past the next LF in bounded steps; returns the number of bytes before it."""
     n = 0
     while piece := f.readline(BLOCK_BYTES):
         n += len(piece)
         if piece.endswith(b"\n"):
-            break
+            return n - 1
     return n
-
-
-class _Decoder(Protocol):
-    """What bz2 decompressors offer, and the adapters below for zlib and zstandard."""
-
-    eof: bool
-    unused_data: bytes
-
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
-
-
-class _Gzip:
-    """One gzip member, with CRC and length checked by zlib."""
-
-    def __init__(self) -> None:
-        self._z = zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        before = self._z.copy()
-        data = self._z.unconsumed_tail + data
-        try:
-            return self._z.decompress(data, max(max_length, 0))
-        except zlib.error as e:
-            # zlib gives an error *instead of* the bytes before it: take them one by one.
-            raise _Corrupt(str(e), _salvage(before, data)) from e
-
-    eof = property(lambda self: self._z.eof)
-    unused_data = property(lambda self: self._z.unused_data)
-    needs_input = property(lambda self: not self._z.unconsumed_tail)
-
-
-class _Corrupt(Exception):
-    """A damaged stream: what is wrong, and the bytes decoded before the damage."""
-
-    def __init__(self, why: str, salvaged: bytes) -> None:
-        super().__init__(why)
-        self.salvaged = salvaged
-
-
-def _salvage(z: "zlib._Decompress", data: bytes) -> bytes:
-    out = bytearray()
-    try:
-        for i in range(len(data)):
-            out += z.decompress(data[i : i + 1])
-    except zlib.error:
-        pass  # the damage itself, reported by the caller
-    return bytes(out)
-
-
-class _Zstd:
-    """One zstd frame."""
-
-    def __init__(self) -> None:
-        self._z = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj()
-
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        return self._z.decompress(data)
-
-    eof = property(lambda self: self._z.eof)
-    unused_data = property(lambda self: self._z.unused_data)
-    needs_input = True
-
-
-_DECODERS: dict[str, Callable[[], _Decoder]] = {
-    "gzip": cast(Callable[[], _Decoder], _Gzip),
-    "zstd": cast(Callable[[], _Decoder], _Zstd),
-    "bzip2": cast(Callable[[], _Decoder], bz2.BZ2Decompressor),
-}
-_CHUNK = 64 << 10  # compressed bytes a step: bounds the output of one step
-
-
-class _Decompressed(io.RawIOBase):
-    """A readable stream over all members or frames of a compressed file, under limits."""
-
-    def __init__(self, raw: BinaryIO, file: InputFile, on_damage: Callable[[str], None]) -> None:
-        self._raw, self._file, self._on_damage = raw, file, on_damage
-        self._make = _DECODERS[file.compression]
-        self._decoder: _Decoder | None = None
-        self._pending = b""  # compressed bytes not consumed
-        self._out = memoryview(b"")
-        self._expanded = 0
-        self._done = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._out and not self._done:
-            self._out = memoryview(self._step())
-        n = min(len(buffer), len(self._out))
-        buffer[:n] = self._out[:n]
-        self._out = self._out[n:]
-        return n
-
-    def _step(self) -> bytes:
-        """Decompresses the next piece; sets _done at the end of the file or at damage."""
-        hungry = self._decoder is None or getattr(self._decoder, "needs_input", True)
-        data = self._pending or (self._raw.read(_CHUNK) if hungry else b"")
-        self._pending = b""
-        if not data and hungry:
-            if self._decoder is not None:
-                self._damage("the file ends in the middle of a compressed stream")
-            self._done = True
-            return b""
-        if self._decoder is None:
-            if not data.strip(b"\0"):  # padding with zeros is legal after a member
-                return b""
-            self._decoder = self._make()
-        try:
-            out = self._decoder.decompress(data, 16 * MIB)
-        except _Corrupt as e:
-            self._damage(str(e))
-            return e.salvaged
-        except (OSError, EOFError, ValueError, zstandard.ZstdError) as e:
-            self._damage(str(e))
-            return b""
-        if self._decoder.eof:
-            self._pending = self._decoder.unused_data
-            self._decoder = None
-        self._expanded += len(out)
-        if self._expanded > 64 * MIB + MAX_EXPANSION * self._file.size:
-            raise UserError(
-                f"{self._file.path} expands to more than {MAX_EXPANSION} times its size: "
-                "refused as a decompression bomb; decompress it yourself if it is sound"
-            )
-        return out
-
-    def _damage(self, why: str) -> None:
-        self._on_damage(f"{why} (compressed byte {self._raw.tell()})")
-        self._done = True

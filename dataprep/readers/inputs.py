@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,15 @@ _FORMATS: dict[str, Format] = {
     ".text": "text",
 }
 _COMPRESSED_SUFFIXES = {".gz", ".zst", ".bz2"}
-_MAGIC: tuple[tuple[bytes, Compression], ...] = (
-    (b"\x1f\x8b", "gzip"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
-    (b"BZh", "bzip2"),
+# How compressed files begin; none is how text would.
+_MAGIC: tuple[tuple[re.Pattern[bytes], Compression], ...] = (
+    (re.compile(rb"\x1f\x8b"), "gzip"),
+    # A frame, or a skippable frame before it (RFC 8878, 3.1).
+    (re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), "zstd"),
+    # The header, then the first block or the end.
+    (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), "bzip2"),
 )
+_MAGIC_BYTES = 10  # the longest
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -73,26 +78,28 @@ def expand(inputs: Sequence[Input]) -> list[InputFile]:
     """
     if not inputs:
         raise UserError("inputs is empty: name at least one file or pattern")
-    owner: dict[str, Input] = {}
-    for entry in inputs:
+    owner: dict[str, int] = {}
+    files: list[InputFile] = []
+    for i, entry in enumerate(inputs):
         for path in _matches(entry.path):
-            if path in owner:
+            first = owner.setdefault(os.path.abspath(path), i)
+            if first != i:
                 raise UserError(
-                    f"{path} is matched by two inputs ({owner[path].path!r} and {entry.path!r}); "
+                    f"{path} is matched by two inputs ({inputs[first].path!r} and {entry.path!r}); "
                     "each file must belong to one"
                 )
-            owner[path] = entry
-    return [_describe(path, owner[path]) for path in sorted(owner)]
+            files.append(_describe(path, entry))
+    return sorted(files, key=lambda file: file.path)
 
 
-def _matches(pattern: str) -> list[str]:
+def _matches(pattern: str) -> set[str]:
     if "://" in pattern:
         raise UserError(f"inputs: {pattern!r} is a URL; only local paths can be read")
-    if Path(pattern).is_dir():
+    if os.path.isdir(pattern):
         raise UserError(f"inputs: {pattern} is a folder; give a pattern such as {pattern}/*.jsonl")
-    if Path(pattern).exists():  # a literal name wins, even one with [ or * in it
-        return [pattern]
-    found = [p for p in glob.glob(pattern, recursive=True) if Path(p).is_file()]
+    if os.path.isfile(pattern):  # a literal name wins, even one with [ or * in it
+        return {pattern}
+    found = {p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)}
     if not found:
         raise UserError(f"inputs: no file matches {pattern!r}; check the path and the pattern")
     return found
@@ -100,9 +107,13 @@ def _matches(pattern: str) -> list[str]:
 
 def _describe(path: str, entry: Input) -> InputFile:
     try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"the name of {path} is not valid UTF-8; rename it") from None
+    try:
         stat = os.stat(path)
         with open(path, "rb") as f:
-            head = f.read(4)
+            head = f.read(_MAGIC_BYTES)
     except OSError as e:
         raise UserError(
             f"cannot read {path}: {e.strerror}; check that it exists and may be read"
@@ -119,17 +130,10 @@ def _describe(path: str, entry: Input) -> InputFile:
         document=entry.document,
         language=entry.language,
         # By content, not by name: files are often misnamed, and a wrong guess loses a whole file.
-        compression=next(
-            (kind for magic, kind in _MAGIC if head.startswith(magic)), _skippable(head)
-        ),
+        compression=next((kind for magic, kind in _MAGIC if magic.match(head)), ""),
         size=stat.st_size,
         mtime_ns=stat.st_mtime_ns,
     )
-
-
-def _skippable(head: bytes) -> Compression:
-    """A zstd file may start with a skippable frame: 0x184D2A5? little-endian (RFC 8878, 3.1.2)."""
-    return "zstd" if head[1:4] == b"\x2a\x4d\x18" and head[:1] and 0x50 <= head[0] <= 0x5F else ""
 
 
 def _format_of(path: str) -> Format:

@@ -5,13 +5,11 @@ with Arrow's JSON reader (100-458), and it has one meaning for every odd record.
 """
 
 import json
-import re
 from collections.abc import Iterator
-
-import pyarrow as pa
 
 from dataprep.batch import make_batch
 from dataprep.ledger import TaskLedger
+from dataprep.readers.records import Parsed, decode, to_arrow
 
 
 class _Number(str):
@@ -19,39 +17,39 @@ class _Number(str):
 
 
 _DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse_block(
     data: bytes, split: int, first_row: int, text_key: str, ledger: TaskLedger
-) -> tuple[pa.RecordBatch, int, list[str]]:
+) -> Parsed:
     """Parses whole lines.
 
-    Returns the batch, the number of lines, and the bad records as "line N: cause". A line's row is
-    its line number in the split, blank lines included (they are skipped, not documents). Bad
-    records are counted and recorded as removed; undecodable bytes and lone surrogates become U+FFFD
-    and are counted.
+    A record's row is its line number in the split, blank lines included (they are skipped, not
+    documents). Bad records are counted and recorded as removed; undecodable bytes and lone
+    surrogates become U+FFFD and are counted.
     """
     texts: list[str] = []
     rows: list[int] = []
     bad: dict[str, list[int]] = {}
-    causes: list[str] = []
-    n = 0
-    for n, line in enumerate(_lines(data, ledger), 1):
+    first_bad = ""
+    blank, row = 0, first_row
+    for line in _lines(data, ledger):
         if not line or line.isspace():
-            ledger.count("notes.read.blank_lines")
-            continue
-        rule, value = _text_of(line, text_key)
-        if rule:
-            bad.setdefault(rule, []).append(first_row + n - 1)
-            causes.append(f"line {first_row + n}: {value}")
+            blank += 1
+        elif (found := _text_of(line, text_key))[0]:
+            bad.setdefault(found[0], []).append(row)
+            first_bad = first_bad or f"line {row + 1}: {found[1]}"
         else:
-            texts.append(value)
-            rows.append(first_row + n - 1)
-    ledger.count("documents.read", len(texts) + len(causes))
+            texts.append(found[1])
+            rows.append(row)
+        row += 1
     for rule, bad_rows in bad.items():
         ledger.remove(split, bad_rows, "read", rule)
-    return make_batch(split, rows, to_arrow(texts, ledger)), n, causes
+    n_bad = sum(map(len, bad.values()))
+    ledger.count("notes.read.blank_lines", blank)
+    ledger.count("documents.read", len(texts) + n_bad)
+    batch = make_batch(split, rows, to_arrow(texts, ledger))
+    return Parsed(batch, row - first_row, n_bad, first_bad)
 
 
 def _lines(data: bytes, ledger: TaskLedger) -> Iterator[str]:
@@ -69,36 +67,24 @@ def _text_of(line: str, text_key: str) -> tuple[str, str]:
     """("", text), or (rule, cause) when the record is bad."""
     try:
         record = _DECODER.decode(line)
-    except (ValueError, RecursionError) as e:
-        return "invalid_json", str(e) or type(e).__name__
+    except json.JSONDecodeError as e:
+        return "invalid_json", f"not valid JSON: {e.msg} (character {e.pos + 1})"
+    except RecursionError:
+        return "invalid_json", "nested too deep to parse"
     if not isinstance(record, dict):
-        return "not_an_object", f"a JSON {type(record).__name__}, not an object"
+        return "not_an_object", f"a JSON {_kind(record)}, not an object"
     text = record.get(text_key)
     if text is None:
-        keys = ", ".join(repr(k) for k in list(record)[:8])
+        keys = ", ".join(repr(k[:40]) for k in list(record)[:8])
         return "missing_text", f"no text under key {text_key!r}; its keys are: {keys or 'none'}"
     if not isinstance(text, str) or isinstance(text, _Number):
-        return "text_not_string", f"the value under {text_key!r} is not a string"
+        return "text_not_string", f"the value under {text_key!r} is a {_kind(text)}, not a string"
     return "", text
 
 
-def decode(raw: bytes, ledger: TaskLedger) -> str:
-    """UTF-8 to str; undecodable bytes become U+FFFD and the document is counted."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        ledger.count("notes.read.documents_with_bad_bytes")
-        return raw.decode("utf-8", "replace")
-
-
-def to_arrow(texts: list[str], ledger: TaskLedger) -> pa.Array:
-    """large_string array; lone surrogates (legal in JSON, not in UTF-8) become U+FFFD."""
-    try:
-        return pa.array(texts, pa.large_string())
-    except UnicodeEncodeError:
-        fixed = [_SURROGATE.sub("\ufffd", t) for t in texts]
-        ledger.count(
-            "notes.read.documents_with_surrogates",
-            sum(a != b for a, b in zip(texts, fixed, strict=True)),
-        )
-        return pa.array(fixed, pa.large_string())
+def _kind(value: object) -> str:
+    """The JSON name of a value's type."""
+    if isinstance(value, (_Number, float)):  # NaN and Infinity come as float
+        return "number"
+    names = {dict: "object", list: "array", str: "string", bool: "boolean"}
+    return names.get(type(value), "null")

@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 from dataprep.batch import make_batch
 from dataprep.errors import UserError
 from dataprep.ledger import TaskLedger
-from dataprep.readers.jsonl import decode, to_arrow
-from dataprep.readers.splits import Split
+from dataprep.readers.records import Parsed, decode, to_arrow
+from dataprep.readers.splits import MIB, Split
 
 BATCH_ROWS = 1024
+BATCH_BYTES = 16 * MIB  # of all columns: fewer rows a batch where they are long
 
 
 def read_row_groups(
     split: Split, index: int, max_bytes: int, ledger: TaskLedger
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Parsed]:
     """Documents of the split's row groups. Null texts are removed as missing.
 
     Raises UserError when the file is damaged or has no string column of that name.
@@ -28,19 +29,26 @@ def read_row_groups(
     try:
         with pq.ParquetFile(path) as parquet:
             _check_column(parquet.schema_arrow, path, key)
-            groups = list(range(split.start, split.stop))
-            for batch in parquet.iter_batches(BATCH_ROWS, groups, columns=[key], use_threads=False):
-                yield _documents(batch.column(0), index, row, max_bytes, ledger)
-                row += batch.num_rows
-        ledger.records[index] = row
+            for group in range(split.start, split.stop):
+                rows = _batch_rows(parquet.metadata.row_group(group))
+                for batch in parquet.iter_batches(rows, [group], [key], use_threads=False):
+                    yield _documents(batch.column(0), index, row, max_bytes, ledger)
+                    row += batch.num_rows
     except (pa.ArrowException, OSError) as e:
         raise UserError(f"{path} is not a readable Parquet file: {e}") from e
 
 
+def _batch_rows(group: pq.RowGroupMetaData) -> int:
+    """How many rows to hold at a time."""
+    fit = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+    return max(1, min(BATCH_ROWS, fit))
+
+
 def _check_column(schema: pa.Schema, path: str, key: str) -> None:
-    if key not in schema.names:
+    if schema.names.count(key) != 1:
         names = ", ".join(repr(n) for n in schema.names[:12])
-        raise UserError(f"{path} has no column {key!r}; set text_key to one of: {names}")
+        have = "several columns" if key in schema.names else "no column"
+        raise UserError(f"{path} has {have} {key!r}; set text_key to one of: {names}")
     kind = schema.field(key).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -52,7 +60,7 @@ def _check_column(schema: pa.Schema, path: str, key: str) -> None:
 
 def _documents(
     column: pa.Array, split: int, first_row: int, max_bytes: int, ledger: TaskLedger
-) -> pa.RecordBatch:
+) -> Parsed:
     rows = np.arange(first_row, first_row + len(column))
     ledger.count("documents.read", len(column))
     text = column.cast(pa.large_string())
@@ -62,10 +70,15 @@ def _documents(
     long = size > max_bytes
     ledger.remove(split, rows[long], "read", "too_long", size[long], max_bytes)
     keep = ~(missing | long)
+    bad = rows[~keep]
     text, rows = text.filter(pa.array(keep)), rows[keep]
     try:
         text.validate(full=True)  # a damaged file may hold bytes that are not UTF-8
     except pa.ArrowInvalid:
         raw = text.cast(pa.large_binary()).to_pylist()
         text = to_arrow([decode(b, ledger) for b in raw], ledger)
-    return make_batch(split, rows, text)
+    batch = make_batch(split, rows, text)
+    if not len(bad):
+        return Parsed(batch, len(column))
+    cause = "null" if missing[bad[0] - first_row] else "over max_document_mib"
+    return Parsed(batch, len(column), len(bad), f"row {bad[0] + 1}: the text is {cause}")

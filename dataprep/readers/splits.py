@@ -29,7 +29,7 @@ class Split:
     stop: int
     """One past the last byte or row group; the file size for compressed files."""
     size: int
-    """Bytes on disk, for progress."""
+    """Bytes on disk (Parquet: uncompressed), for progress."""
 
 
 def plan_splits(files: Sequence[InputFile], split_bytes: int = 128 * MIB) -> list[Split]:
@@ -38,7 +38,7 @@ def plan_splits(files: Sequence[InputFile], split_bytes: int = 128 * MIB) -> lis
     for file in files:
         if file.format == "parquet":
             splits.extend(_row_group_splits(file, split_bytes))
-        elif file.compression or file.document == "file" and file.format == "text":
+        elif file.compression or (file.format == "text" and file.document == "file"):
             splits.append(Split(file, 0, file.size, file.size))
         else:
             starts = range(0, max(file.size, 1), split_bytes)

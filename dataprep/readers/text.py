@@ -8,20 +8,18 @@ import pyarrow as pa
 from dataprep.batch import make_batch, text_array
 from dataprep.ledger import TaskLedger
 from dataprep.readers.blocks import Block
-from dataprep.readers.jsonl import decode, to_arrow
+from dataprep.readers.records import Parsed, decode, to_arrow
 
 _LF = 10
 
 
-def parse_lines(
-    data: bytes, split: int, first_row: int, ledger: TaskLedger
-) -> tuple[pa.RecordBatch, int]:
-    """Each line of a block as a document; returns the batch and the number of lines.
+def parse_lines(data: bytes, split: int, first_row: int, ledger: TaskLedger) -> Parsed:
+    """Each line of a block as a document.
 
     An empty line is an (empty) document: cleaning removes it under that name.
     """
     if not data:
-        return make_batch(split, [], pa.array([], pa.large_string())), 0
+        return Parsed(make_batch(split, [], pa.array([], pa.large_string())), 0)
     data = data.replace(b"\r\n", b"\n")
     if not data.endswith(b"\n"):
         data += b"\n"
@@ -37,12 +35,11 @@ def parse_lines(
         offsets = np.concatenate([[0], ends - np.arange(len(ends))])
         text = text_array(flat[flat != _LF], offsets.astype(np.int64))
     ledger.count("documents.read", len(text))
-    return make_batch(split, np.arange(first_row, first_row + len(text)), text), len(text)
+    rows = np.arange(first_row, first_row + len(text))
+    return Parsed(make_batch(split, rows, text), len(text))
 
 
-def parse_file(
-    blocks: Iterable[Block], split: int, max_bytes: int, ledger: TaskLedger
-) -> pa.RecordBatch:
+def parse_file(blocks: Iterable[Block], split: int, max_bytes: int, ledger: TaskLedger) -> Parsed:
     """A whole file as one document; one over max_bytes is removed as too long, with its size."""
     parts: list[bytes] = []
     size = 0
@@ -53,6 +50,7 @@ def parse_file(
     ledger.count("documents.read")
     if size > max_bytes:
         ledger.remove(split, 0, "read", "too_long", size, max_bytes)
-        return make_batch(split, [], pa.array([], pa.large_string()))
+        none = make_batch(split, [], pa.array([], pa.large_string()))
+        return Parsed(none, 1, 1, f"{size:,} bytes, over max_document_mib")
     text = to_arrow([decode(b"".join(parts), ledger)], ledger)
-    return make_batch(split, [0], text)
+    return Parsed(make_batch(split, [0], text), 1)
