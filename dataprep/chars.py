@@ -25,7 +25,7 @@ _UNIT_BLOCKS = (
     (0x1780, 0x17FF),  # Khmer
     (0x19E0, 0x19FF),  # Khmer symbols
     (0x2E80, 0x2FDF),  # CJK radicals
-    (0x3005, 0x3007),  # ideographic iteration mark, closing mark, zero
+    (0x3005, 0x303B),  # ideographic iteration marks, closing mark, zero, Hangzhou numerals
     (0x3040, 0x30FF),  # Hiragana, Katakana
     (0x31F0, 0x31FF),  # Katakana phonetic extensions
     (0x3400, 0x4DBF),  # CJK extension A
@@ -50,9 +50,12 @@ def classes() -> npt.NDArray[np.uint8]:
         table[code] = bits.get(category[0], 0)
         if char.isspace():
             table[code] |= SPACE
-        elif category in ("Cc", "Co", "Cs") or code == 0xFFFD or code & 0xFFFE == 0xFFFE:
+        elif category in ("Cc", "Co", "Cs") or code == 0xFFFD:
             table[code] |= BAD
     table[0x20000:] = LETTER  # planes 2 and 3 hold ideographs only
+    for plane in range(0, ASTRAL_END, 0x10000):
+        table[plane + 0xFFFE : plane + 0x10000] = BAD  # noncharacters
+    table[0xFDD0:0xFDF0] = BAD  # noncharacters too
     for first, last in _UNIT_BLOCKS:
         block = table[first : last + 1]
         block[(block & (LETTER | NUMBER)) != 0] |= UNIT

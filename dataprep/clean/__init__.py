@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,11 @@ class Clean:
     def __post_init__(self) -> None:
         if self.min_chars < 0:
             raise UserError(f"clean.min_chars is {self.min_chars}; it must be 0 or more")
+        for rule in self.rules:
+            if rule not in get_args(Rule):
+                raise UserError(
+                    f"clean.rules: no rule {rule!r}; known: {', '.join(get_args(Rule))}"
+                )
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], ledger: TaskLedger, language: str = "auto"

@@ -1,7 +1,7 @@
 """One pass over a batch counts all that the quality rules need.
 
 A word is a run of non-space characters; in scripts without spaces (Han, Kana, Thai, ...) each
-character is a word of its own, a "unit", and ends the run before it:
+character, with the marks on it, is a word of its own, a "unit", and ends the run before it:
 
     "GPU显卡 is fast"  ->  words: GPU 显 卡 is fast   (5, of which 2 units)
 """
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numba import njit
 
 from dataprep.batch import Bytes, Offsets
-from dataprep.chars import ASTRAL_END, BAD, LETTER, NUMBER, SPACE, UNIT, decode_at
+from dataprep.chars import ASTRAL_END, BAD, LETTER, MARK, NUMBER, SPACE, UNIT, decode_at
 
 Counts = npt.NDArray[np.int64]
 
@@ -63,6 +63,7 @@ def _count_one(
     run_chars = 0  # code points of the word we are in; 0: between words
     run_alpha = False
     key, key_bytes = np.uint64(0), 0  # its ASCII letters, lower-cased, without punctuation around
+    after_unit = False  # marks belong to the unit before them
     dots = 0  # full stops in a row
     line_chars = 0  # non-space characters of this line so far
     line_ellipsis = False  # the last non-space characters were an ellipsis
@@ -78,6 +79,9 @@ def _count_one(
         if run_chars and k & (SPACE | UNIT):
             _end_run(c, run_chars, run_alpha, key, key_bytes, stop)
             run_chars, run_alpha, key, key_bytes = 0, False, np.uint64(0), 0
+        if after_unit and k & MARK:
+            continue
+        after_unit = (k & UNIT) != 0
         if k & SPACE:
             dots = 0
             if code == _LF:

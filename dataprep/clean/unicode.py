@@ -3,12 +3,12 @@
 A byte-wise kernel finds the documents that could need repair; only those meet Python:
 
     no flag                   -> untouched, no copy
-    NON_ASCII                 -> NFC check (a C function), normalised if it fails
+    MARK (may not be NFC)     -> normalised (a C function, which checks first)
     MOJIBAKE (accents, boxes) -> ftfy's detector around them, its repair if it says so
     CONTROL                   -> ftfy's control-character and line-break steps
 
-Two steps of ftfy stay off: width and quote folding, which rewrite Chinese and typographic
-punctuation, and HTML unescaping, which rewrites code.
+Steps of ftfy that stay off: width and quote folding and ligatures, which rewrite Chinese and
+typographic punctuation, and HTML unescaping, which rewrites code.
 """
 
 import functools
@@ -27,14 +27,19 @@ from numba import njit
 from dataprep.batch import Bytes, Offsets, text_buffers
 from dataprep.chars import decode_at
 
-NON_ASCII, MOJIBAKE, CONTROL = 1, 2, 4
+MARK, MOJIBAKE, CONTROL = 1, 2, 4
+ALL = MARK | MOJIBAKE | CONTROL
 
+# Encoding repair alone: controls and NFC are steps of our own, the same for all documents.
 _FIX = ftfy.TextFixerConfig(
     unescape_html=False,
+    remove_terminal_escapes=False,
     fix_latin_ligatures=False,
     fix_character_width=False,
     uncurl_quotes=False,
-    normalization="NFC",
+    fix_line_breaks=False,
+    remove_control_chars=False,
+    normalization=None,
 )
 # Categories that no pattern of ftfy's detector matches by themselves: each match also holds a
 # character of another category. (`common`: dashes, ellipsis, apostrophe, no-break space.)
@@ -46,21 +51,38 @@ _HARMLESS = (
     "lower_common",
     "upper_common",
 )
-_REACH = 6  # characters: longer than any pattern of the detector beside its suspicious one
+_REACH = 6  # characters: as long as any pattern of the detector beside its suspicious one
 # Letters that patterns of the detector name outside of the categories.
 _NAMED = "ŒœÂÃÎÐØÙ×√≈ÄЂВГРСΒΓΞΟ‚âó€°"
+_ALONE = "\x80-\x9fŒœÂÃ"  # what it may match without another character beyond ASCII beside
 
 
 @functools.cache
 def _flags() -> npt.NDArray[np.uint8]:
     """uint8[65536]: flag bits of each code point of the basic plane."""
     table = np.zeros(0x10000, np.uint8)
-    table[0x80:] = NON_ASCII
+    table[_not_surely_nfc()] = MARK
     for char in _suspects():
         table[ord(char)] |= MOJIBAKE
     for code in (*ftfy.chardata.CONTROL_CHARS, *map(ord, "\r\x0b\x0c\x1b\x85\u2028\u2029")):
         table[code] |= CONTROL
     return table
+
+
+def _not_surely_nfc() -> list[int]:
+    """Code points of the basic plane without which a text is in NFC (Unicode annex 15, 9.1).
+
+    They change by themselves, are reordered, or may join the character before them.
+    """
+    found = [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]  # Hangul vowels and final consonants
+    for code in range(0x80, 0x10000):
+        char = chr(code)
+        parts = unicodedata.decomposition(char).split()
+        if unicodedata.combining(char) or parts and not unicodedata.is_normalized("NFC", char):
+            found.append(code)
+        elif len(parts) == 2 and parts[0][0] != "<":
+            found.append(int(parts[1], 16))
+    return found
 
 
 def _suspects() -> list[str]:
@@ -98,7 +120,7 @@ def _scan(data: Bytes, offsets: Offsets, flags: npt.NDArray[np.uint8]) -> npt.ND
                 i += 1
             else:
                 code, size = decode_at(data, i)
-                found |= flags[code] if code < 0x10000 else np.uint8(NON_ASCII)
+                found |= flags[code] if code < 0x10000 else np.uint8(MARK)
                 i += size
         out[d] = found
     return out
@@ -107,7 +129,7 @@ def _scan(data: Bytes, offsets: Offsets, flags: npt.NDArray[np.uint8]) -> npt.ND
 def fix_unicode(text: pa.Array) -> tuple[pa.Array, int]:
     """Repairs a large_string array; returns it and the number of documents changed.
 
-    Idempotent up to ftfy's own idempotence. ASCII text without controls is never touched.
+    Idempotent. ASCII text without controls is never touched.
     """
     flags = _scan(*text_buffers(text), _flags())
     changed: dict[int, str] = {}
@@ -124,36 +146,50 @@ def fix_unicode(text: pa.Array) -> tuple[pa.Array, int]:
 
 
 def _fix(text: str, flags: int) -> str:
+    """Repairs until nothing changes: a repair may uncover the need for another."""
+    fixed = _fix_once(text, flags)
+    while fixed != text:
+        text, fixed = fixed, _fix_once(fixed, ALL)
+    return fixed
+
+
+def _fix_once(text: str, flags: int) -> str:
     if flags & MOJIBAKE and _looks_bad(text):
         text = ftfy.fix_text(text, _FIX)
     if flags & CONTROL:
         text = ftfy.fixes.remove_terminal_escapes(text)
         text = ftfy.fixes.fix_line_breaks(text).replace("\x0b", " ").replace("\x0c", "\n")
         text = ftfy.fixes.remove_control_chars(text)
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", text) if flags & MARK else text
 
 
 def _looks_bad(text: str) -> bool:
     """ftfy's mojibake detector on the surroundings of suspicious characters only.
 
-    The detector reads 4-18 MB/s; its patterns span at most six characters and each holds a
-    suspicious one, so that far from them there is nothing to find. (A window's edge can only add
-    a match of "^", and ftfy then decides on the whole text.)
+    The detector reads 4-18 MB/s; its patterns span at most seven characters and each holds a
+    suspicious one, so that far from them there is nothing to find. (It may only see too much, a
+    match across a line end, and ftfy then decides on the whole text.)
     """
+    suspicious, is_bad = _detectors()
     start = stop = 0
-    for found in _suspicious().finditer(text):
+    for found in suspicious.finditer(text):
         at = found.start()
         if at - _REACH > stop:
-            if stop and ftfy.badness.is_bad(text[start:stop]):
+            if stop and is_bad.search(text, start, stop):
                 return True
             start = max(at - _REACH, 0)
         stop = found.end() + _REACH
-    return bool(stop) and ftfy.badness.is_bad(text[start:stop])
+    return bool(stop) and is_bad.search(text, start, stop) is not None
 
 
 @functools.cache
-def _suspicious() -> re.Pattern[str]:
-    return re.compile("[" + "".join(map(re.escape, _suspects())) + "]")
+def _detectors() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Suspicious characters in suspicious company, and ftfy's pattern, line by line."""
+    chars = "".join(map(re.escape, _suspects()))
+    beyond = r"[^\x00-\x7f]"  # ASCII
+    suspicious = f"[{chars}](?:(?<=[{_ALONE}])|(?={beyond})|(?<={beyond}.))"
+    bad = ftfy.badness.BADNESS_RE
+    return re.compile(suspicious), re.compile(bad.pattern, bad.flags | re.MULTILINE)
 
 
 def text_replace(text: pa.Array, mask: npt.NDArray[np.bool_], values: list[str]) -> pa.Array:
