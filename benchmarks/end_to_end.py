@@ -102,8 +102,8 @@ def report(mine: BuildResult, theirs: dict[str, object], megabytes: float, worke
             "",
             f"kept: mindprep {ledger.total('documents.kept'):,} of "
             f"{ledger.total('documents.read'):,} documents, "
-            f"{ledger.total('tokens.placed'):,} tokens; datatrove {theirs['documents_out']:,} of {theirs['documents_in']:,}, "
-            f"{theirs['tokens']:,} tokens",
+            f"{ledger.total('tokens.placed'):,} tokens; datatrove {theirs['documents_out']:,} of "
+            f"{theirs['documents_in']:,}, {theirs['tokens']:,} tokens",
             DIFFERENCES,
         ]
     )

@@ -58,7 +58,10 @@ class SentencePieceEncoder:
         try:
             self._sp = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
         except RuntimeError as e:
-            raise UserError(f"{path} is not a SentencePiece model ({e})") from e
+            raise UserError(
+                f"tokenizer.path: {path} is neither a SentencePiece .model nor a tokenizer.json "
+                f"file ({e})"
+            ) from e
         self.vocab_size = int(self._sp.get_piece_size())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -85,16 +88,20 @@ class HuggingFaceEncoder:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         import tokenizers
 
+        self._path = path
         try:
             self._tok: Any = tokenizers.Tokenizer.from_file(str(path))
         except Exception as e:  # the library raises bare Exception
-            raise UserError(f"{path} is not a tokenizer.json file ({e})") from e
+            raise UserError(f"tokenizer.path: {path} is not a tokenizer.json file ({e})") from e
         self._tok.no_truncation()
         self._tok.no_padding()
         self.vocab_size = 1 + max(self._tok.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        batch = self._tok.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            batch = self._tok.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as e:  # as above; a model may lack the id for what it does not know
+            raise UserError(f"tokenizer.path: {self._path} cannot encode the text ({e})") from e
         return [e.ids for e in batch]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -132,7 +139,12 @@ def load(
         with file.open("rb") as f:
             head = f.read(64)
     except OSError as e:
-        raise UserError(f"tokenizer.path: cannot read {path}: {e.strerror}") from e
+        raise UserError(
+            f"tokenizer.path: cannot read {path}: {e.strerror}; "
+            "give a SentencePiece .model or a tokenizer.json file"
+        ) from e
+    if not head:  # the SentencePiece library takes it for "no model yet"
+        raise UserError(f"tokenizer.path: {path} is empty")
     as_json = head.lstrip().startswith(b"{")
     encoder: Encoder = HuggingFaceEncoder(file) if as_json else SentencePieceEncoder(file)
     if encoder.vocab_size >= 2**31:

@@ -11,7 +11,7 @@ import sentencepiece
 from dataprep.errors import UserError
 from dataprep.files import atomic_path
 
-MAX_SENTENCE = 16 << 10  # bytes: the trainer's unit; longer lines are cut at spaces
+MAX_SENTENCE = 16 << 10  # bytes: the trainer's unit; longer lines are cut
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,10 @@ class TrainTokenizer:
 
 
 def _sentences(texts: Iterator[str], max_bytes: int) -> Iterator[str]:
-    """Lines with their newline, in pieces the trainer accepts, up to max_bytes."""
+    """Lines, in pieces the trainer accepts, up to max_bytes.
+
+    The trainer strips their newlines: in the model a newline is its byte.
+    """
     left = max_bytes
     for text in texts:
         for line in text.splitlines(keepends=True):
