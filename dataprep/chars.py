@@ -18,30 +18,37 @@ SPACE = 16  # str.isspace()
 BAD = 32  # controls other than white space, U+FFFD, private use, surrogates, noncharacters
 ASTRAL_END = 0x40000  # code points above: no letters; the private-use planes start at 0xF0000
 
-# Han, Kana (halfwidth too), Thai, Lao, Khmer, Myanmar: blocks of the Unicode standard.
-_UNIT_BLOCKS = (
-    (0x0E00, 0x0EFF),  # Thai, Lao
-    (0x1000, 0x109F),  # Myanmar
-    (0x1780, 0x17FF),  # Khmer
-    (0x19E0, 0x19FF),  # Khmer symbols
-    (0x2E80, 0x2FDF),  # CJK radicals
-    (0x3005, 0x303B),  # ideographic iteration marks, closing mark, zero, Hangzhou numerals
-    (0x3040, 0x30FF),  # Hiragana, Katakana
-    (0x31F0, 0x31FF),  # Katakana phonetic extensions
-    (0x3400, 0x4DBF),  # CJK extension A
-    (0x4E00, 0x9FFF),  # CJK unified ideographs
-    (0xA9E0, 0xA9FF),  # Myanmar extended B
-    (0xAA60, 0xAA7F),  # Myanmar extended A
-    (0xF900, 0xFAFF),  # CJK compatibility ideographs
-    (0xFF66, 0xFF9F),  # halfwidth Katakana
-    (0x1AFF0, 0x1B16F),  # Kana extensions
-    (0x20000, 0x3FFFF),  # CJK extensions B and later
+# Han: blocks taken whole, because an unassigned code point in them can only become an ideograph,
+# and because radicals (category So) stand for the ideographs in text extracted from PDF.
+_IDEOGRAPHS = (
+    (0x2E80, 0x2FE0),  # CJK radicals supplement, Kangxi radicals
+    (0x3400, 0x4DC0),  # extension A
+    (0x4E00, 0xA000),  # unified ideographs
+    (0xF900, 0xFB00),  # compatibility ideographs
+    (0x20000, 0x40000),  # planes 2 and 3: extensions B and later
 )
+# The other scripts without spaces: their letters and digits are units, their marks are marks.
+_UNSPACED = (
+    (0x0E00, 0x0E80),  # Thai
+    (0x0E80, 0x0F00),  # Lao
+    (0x1000, 0x10A0),  # Myanmar
+    (0x1780, 0x1800),  # Khmer
+    (0x3005, 0x303C),  # iteration marks, closing mark, zero, Hangzhou numerals
+    (0x3040, 0x3100),  # Hiragana, Katakana
+    (0x31F0, 0x3200),  # Katakana phonetic extensions
+    (0xA9E0, 0xAA00),  # Myanmar extended B
+    (0xAA60, 0xAA80),  # Myanmar extended A
+    (0xFF66, 0xFFA0),  # halfwidth Katakana
+    (0x116D0, 0x11700),  # Myanmar extended C
+    (0x1AFF0, 0x1B170),  # Kana extended B, supplement, extended A, small kana
+)
+# Halfwidth voiced and semi-voiced marks: category Lm, yet they modify the kana before them.
+_KANA_MARKS = (0xFF9E, 0xFFA0)
 
 
 @functools.cache
 def classes() -> npt.NDArray[np.uint8]:
-    """uint8[0x40000]: the class bits of each code point below ASTRAL_END."""
+    """uint8[0x40000], read-only: the class bits of each code point below ASTRAL_END."""
     table = np.zeros(ASTRAL_END, np.uint8)
     bits = {"L": LETTER, "N": NUMBER, "M": MARK}
     for code in range(0x20000):
@@ -52,13 +59,16 @@ def classes() -> npt.NDArray[np.uint8]:
             table[code] |= SPACE
         elif category in ("Cc", "Co", "Cs") or code == 0xFFFD:
             table[code] |= BAD
-    table[0x20000:] = LETTER  # planes 2 and 3 hold ideographs only
+    for start, stop in _UNSPACED:
+        block = table[start:stop]
+        block[(block & (LETTER | NUMBER)) != 0] |= UNIT
+    for start, stop in _IDEOGRAPHS:
+        table[start:stop] = LETTER | UNIT
+    table[slice(*_KANA_MARKS)] = MARK
     for plane in range(0, ASTRAL_END, 0x10000):
         table[plane + 0xFFFE : plane + 0x10000] = BAD  # noncharacters
     table[0xFDD0:0xFDF0] = BAD  # noncharacters too
-    for first, last in _UNIT_BLOCKS:
-        block = table[first : last + 1]
-        block[(block & (LETTER | NUMBER)) != 0] |= UNIT
+    table.flags.writeable = False
     return table
 
 

@@ -64,17 +64,19 @@ def punctuation_only(c: Counts) -> Iterator[Check]:
 def gopher_quality(c: Counts, english: Callable[[Mask], Mask]) -> Iterator[Check]:
     """The quality filter of MassiveText (Rae et al. 2021, A1.1), for any script.
 
-    Word lengths and letters are asked of words between spaces only, and where those are the
-    larger part; the English stop words only of documents in English: `english` gets a mask of
-    suspects and answers which of them are.
+    Letters are asked of words between spaces only, and where those are the larger part. Word
+    lengths and stop words are those of English, and asked of documents in English only (a sound
+    Malayalam or Korean text fails the lengths): `english` gets a mask of suspects and answers
+    which of them are.
     """
     words = c[:, n.RUNS] + c[:, n.UNITS]
     spaced = c[:, n.RUNS] > c[:, n.UNITS]
     yield _below("gopher_quality.min_words", words.astype(np.float64), 50)
     yield _above("gopher_quality.max_words", words.astype(np.float64), 100_000)
     mean_length = _ratio(c[:, n.RUN_CHARS], c[:, n.RUNS])
-    yield _below("gopher_quality.min_mean_word_length", mean_length, 3, spaced)
-    yield _above("gopher_quality.max_mean_word_length", mean_length, 10, spaced)
+    short, long = english(spaced & (mean_length < 3)), english(spaced & (mean_length > 10))
+    yield _below("gopher_quality.min_mean_word_length", mean_length, 3, short)
+    yield _above("gopher_quality.max_mean_word_length", mean_length, 10, long)
     yield _above("gopher_quality.hash_ratio", _ratio(c[:, n.HASHES], words), 0.1)
     yield _above("gopher_quality.ellipsis_ratio", _ratio(c[:, n.ELLIPSES], words), 0.1)
     lines = c[:, n.LINES]

@@ -31,8 +31,9 @@ class Read:
     max_bad_fraction: float = 0.1
     """Stop when more of a split's records are bad (and at least 10, or all that a file's first
     split has)."""
-    max_document_mib: int = 256
-    """A longer document (MiB) is removed as too long; of JSON Lines, a longer line."""
+    max_document_mib: int = 32
+    """A longer document (MiB) is removed as too long; of JSON Lines, a longer line. Tokenizing
+    takes up to 85 bytes of memory for a byte of one document."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_bad_fraction <= 1:

@@ -95,6 +95,9 @@ class HuggingFaceEncoder:
             raise UserError(f"tokenizer.path: {path} is not a tokenizer.json file ({e})") from e
         self._tok.no_truncation()
         self._tok.no_padding()
+        # "<|endoftext|>" inside of a document is text, as it is for SentencePiece: a document must
+        # not be able to end itself.
+        self._tok.encode_special_tokens = True
         self.vocab_size = 1 + max(self._tok.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -26,15 +26,18 @@ UNSPACED: tuple[str, ...] = (
 )
 UNSPACED += ("HENTAIGANA", "HANGZHOU", "VERTICAL IDEOGRAPHIC", "VERTICAL KANA")
 UNSPACED += ("IDEOGRAPHIC ITERATION", "IDEOGRAPHIC CLOSING", "IDEOGRAPHIC NUMBER")
-UNSPACED += ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH")
 
 
 def kind(char: str) -> int:
     """Class bits by the properties of the character."""
     code, category = ord(char), unicodedata.category(char)
     noncharacter = code % 0x10000 >= 0xFFFE or 0xFDD0 <= code <= 0xFDEF
-    if 0x20000 <= code < 0x40000 and not noncharacter:
-        return LETTER | UNIT  # ideographs, also those that this Unicode version lacks
+    # Blocks of ideographs are taken whole: radicals, and those that this Unicode version lacks.
+    blocks = ((0x2E80, 0x2FE0), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00))
+    if any(a <= code < b for a, b in (*blocks, (0x20000, 0x40000))) and not noncharacter:
+        return LETTER | UNIT
+    if char in "\uff9e\uff9f":  # voiced marks of halfwidth kana, letters by category
+        return MARK
     bits = {"L": LETTER, "N": NUMBER, "M": MARK}.get(category[0], 0)
     if code >= 0x40000:
         return BAD if code >= 0xF0000 else 0

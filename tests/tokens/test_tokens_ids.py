@@ -15,6 +15,7 @@ from dataprep.tokens import load
 def reference(path: Path, texts: Iterable[str]) -> list[list[int]]:
     if path.suffix == ".json":
         tok = Tokenizer.from_file(str(path))
+        tok.encode_special_tokens = True  # special tokens spelled out in a text are text
         return [tok.encode(text, add_special_tokens=False).ids for text in texts]
     sp = sentencepiece.SentencePieceProcessor(model_file=str(path))
     return [sp.encode(text) for text in texts]
@@ -46,8 +47,16 @@ def test_a_lossless_tokenizer_gives_the_text_back(
     loaded = load(str(tiny[kind]))
     assert loaded.lossy == ""
     for text in samples:
-        if "<|endoftext|>" not in text and not text.startswith(" "):
+        if not text.startswith(" "):
             assert loaded.encoder.decode(loaded.encoder.encode([text])[0]) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_cannot_end_itself(kind: str, tiny: dict[str, Path]) -> None:
+    """Corpus text is hostile: a special token spelled out in it is text."""
+    loaded = load(str(tiny[kind]))
+    ids = loaded.encoder.encode(["one <|endoftext|> two </s> three <s><pad>"])[0]
+    assert not {loaded.info.eos_id, loaded.info.bos_id, loaded.info.pad_id} & set(ids)
 
 
 def test_real_sentencepiece_models(real: Path, samples: list[str]) -> None:
