@@ -3,10 +3,13 @@
 python -m pipelines.build_corpus --config C.yaml [--pack.seq_length 2048 ...]
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dataprep.corpus import BuildConfig, BuildResult, build
+from dataprep.corpus.status import dry_run, status
 from dataprep.mindformers import write_mindformers
 from dataprep.report import write_report
 from pipelines.common import human, parse_config, run
@@ -16,9 +19,26 @@ DESCRIPTION = "Raw text to training-ready MindRecord shards."
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Builds a corpus and prints its summary."""
-    config = parse_config(BuildConfig, argv, "mindprep build", DESCRIPTION)
+    args = list(sys.argv[1:] if argv is None else argv)
+    if args[:1] == ["--status"]:
+        return _status(args[1:])
+    config = parse_config(BuildConfig, args, "mindprep build", DESCRIPTION)
+    if config.dry_run:
+        for line in dry_run(config):
+            print(line)
+        return 0
     result = build(config, finish=[write_mindformers(config.out), write_report])
     print(summary(result))
+    return 0
+
+
+def _status(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="mindprep build --status")
+    parser.add_argument("out", type=Path, help="output folder of the run")
+    parser.add_argument("work_dir", type=Path, nargs="?", help="its work_dir, if it had its own")
+    args = parser.parse_args(argv)
+    for line in status(args.out.absolute(), args.work_dir):
+        print(line)
     return 0
 
 

@@ -54,6 +54,8 @@ class BuildConfig:
     """Intermediate files and receipts, may be deleted after success; default: OUT_DIR.work."""
     overwrite: bool = False
     """Replace an output folder that holds another run."""
+    dry_run: bool = False
+    """Print the plan (tasks, sizes, what is done, what would be redone and why) and do nothing."""
     seed: int = 17
     """Of the shuffle and of the eval split."""
     read: Read = field(default_factory=Read)
@@ -107,7 +109,7 @@ class BuildConfig:
     def content(self) -> dict[str, Any]:
         """All keys that may change a byte of the output, JSON-able."""
         config = asdict(self)
-        for key in ("out_dir", "work_dir", "overwrite", "engine"):
+        for key in ("out_dir", "work_dir", "overwrite", "dry_run", "engine"):
             del config[key]
         config["inputs"].sort(key=lambda entry: entry["path"])  # their order changes nothing
         return config

@@ -25,7 +25,7 @@ from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.plan import Identity, Ints, Plan
 from dataprep.dedup.config import Dedup
 from dataprep.engine import Task
-from dataprep.files import sha256_file
+from dataprep.files import fingerprint, sha256_file
 from dataprep.ledger import Ledger
 
 TRAIN, EVAL, EXACT, NEAR = 0, 1, 2, 3
@@ -222,13 +222,13 @@ def task(config: BuildConfig, plan: Plan, done: Sequence[Task], records: Sequenc
     return Task(
         name="decide which documents stay",
         folder=config.work / "decide",
-        depends_on=[
-            [t.fingerprint for t in done],
-            asdict(config.dedup),
-            asdict(config.eval),
-            config.write.shards,
-            config.seed,
-        ],
+        depends_on={
+            "pass A": fingerprint([t.fingerprint for t in done]),
+            "dedup": asdict(config.dedup),
+            "eval": asdict(config.eval),
+            "write": {"shards": config.write.shards},
+            "seed": config.seed,
+        },
         work=Decide(
             folders=[t.folder for t in done],
             sources=[plan.splits[group[0]].file.source for group in plan.groups],

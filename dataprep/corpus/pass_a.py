@@ -24,7 +24,7 @@ from dataprep.corpus.plan import Plan
 from dataprep.dedup.config import Dedup
 from dataprep.engine import Task
 from dataprep.ledger import REMOVED, TaskLedger
-from dataprep.readers import Read, Split
+from dataprep.readers import Read, Split, check_unchanged
 
 CLEANED, HASHES, KEYS, SHINGLED, REMOVED_FILE = (
     "cleaned.arrow",
@@ -62,6 +62,7 @@ class ReadAndClean:
         for split, index in zip(self.splits, self.indices):
             batches = self.read(split, index, ledger)
             yield from self.clean(batches, ledger, split.file.language)
+            check_unchanged(split.file)
 
 
 class _Signer:
@@ -108,13 +109,13 @@ def tasks(config: BuildConfig, plan: Plan) -> list[Task]:
             Task(
                 name=f"read {splits[0].file.path} from {splits[0].start}{more}",
                 folder=config.work / "a" / f"{number:05d}",
-                depends_on=[
-                    [asdict(split) for split in splits],
-                    indices,
-                    asdict(config.read),
-                    asdict(config.clean),
-                    _signing(config.dedup),
-                ],
+                depends_on={
+                    "inputs": {f"{s.file.path} from {s.start}": asdict(s) for s in splits},
+                    "splits": indices,
+                    "read": asdict(config.read),
+                    "clean": asdict(config.clean),
+                    "dedup": _signing(config.dedup),
+                },
                 work=ReadAndClean(splits, indices, config.read, config.clean, config.dedup),
                 size=sum(split.size for split in splits),
             )
@@ -122,7 +123,12 @@ def tasks(config: BuildConfig, plan: Plan) -> list[Task]:
     return out
 
 
-def _signing(config: Dedup) -> list[Any]:
+def _signing(config: Dedup) -> dict[str, Any]:
     """The part of the dedup config that pass A depends on: not the threshold itself."""
     bands = config.bands() if config.method == "minhash" else None
-    return [config.method, config.ngram, config.num_perm, bands]
+    return {
+        "method": config.method,
+        "ngram": config.ngram,
+        "num_perm": config.num_perm,
+        "bands": bands,
+    }

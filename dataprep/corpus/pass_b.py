@@ -128,13 +128,13 @@ def tasks(
             Task(
                 name=f"tokenize what is left of: {before.name}",
                 folder=config.work / "b" / f"{i:05d}",
-                depends_on=[
-                    before.fingerprint,
-                    decided["sha256"][i],
-                    [identity.files[indices].tolist(), identity.bases[indices].tolist()],
-                    asdict(config.tokenizer),
-                    loaded.info.sha256,
-                ],
+                depends_on={
+                    "pass A": before.fingerprint,
+                    "decisions": decided["sha256"][i],
+                    "files": identity.files[indices].tolist(),
+                    "row bases": identity.bases[indices].tolist(),
+                    "tokenizer": {**asdict(config.tokenizer), "sha256": loaded.info.sha256},
+                },
                 work=TokenizeAndSpill(
                     cleaned=before.folder / pass_a.CLEANED,
                     decisions=decide.folder / f"{i:05d}.arrow",

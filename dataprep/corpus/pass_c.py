@@ -20,7 +20,7 @@ from dataprep.corpus.pass_b import SPILL
 from dataprep.corpus.plan import Plan
 from dataprep.engine import Task
 from dataprep.errors import UserError
-from dataprep.files import atomic_path
+from dataprep.files import atomic_path, fingerprint
 from dataprep.ledger import Ledger
 from dataprep.manifest import Shard
 from dataprep.mindrecord import Layout, ShardWriter, fit_layout
@@ -182,15 +182,15 @@ def tasks(
             Task(
                 name=f"write {split} shard {number} of {of}",
                 folder=config.work / "c" / f"{split}-{number:05d}",
-                depends_on=[
-                    [[done[i].fingerprint, batches] for i, batches in parts],
-                    [split, number, of],
-                    asdict(config.pack),
-                    asdict(config.write),
-                    asdict(layout),
-                    pad_id,
-                    str(config.building),
-                ],
+                depends_on={
+                    "pass B": fingerprint([[done[i].fingerprint, b] for i, b in parts]),
+                    "shard": [split, number, of],
+                    "pack": asdict(config.pack),
+                    "write": asdict(config.write),
+                    "layout": asdict(layout),
+                    "tokenizer": {"pad_id": pad_id},
+                    "out_dir": str(config.out),
+                },
                 work=PackAndWrite(
                     split=split,
                     number=number,

@@ -19,6 +19,8 @@ class Dedup:
     """Hashes in a MinHash signature."""
     threshold: float = 0.8
     """Jaccard similarity of shingle sets at and above which a document is a duplicate."""
+    verify: Literal["exact"] = "exact"
+    """A candidate pair is a duplicate only if its exact Jaccard similarity says so."""
     min_recall: float = 0.995
     """Probability with which a pair at the threshold is found; sets the bands."""
 

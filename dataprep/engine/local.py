@@ -1,23 +1,26 @@
 """The local engine: tasks on processes of this machine.
 
+    parent ── task ──► worker       one pipe a worker, one task in it at a time: the parent always
+           ◄─ result ─              knows which task died with its worker
+
 Results do not depend on the number of processes: tasks share nothing, and come back in the order
-given. Processes are spawned, not forked: a fork copies locks that a tokenizer or Arrow thread may
-hold at that moment.
+given.
 """
 
-import concurrent.futures
-import multiprocessing
 import signal
-from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow as pa
-
 from dataprep.engine.progress import Reporter
 from dataprep.engine.task import Task, receipt_of, run_task
+from dataprep.engine.worker import Worker
 from dataprep.errors import UserError
+
+Result = dict[str, Any]
+RETRIES = 1  # a task whose worker died is given to another, once
 
 
 class LocalEngine:
@@ -25,7 +28,8 @@ class LocalEngine:
 
     def __init__(self, workers: int, quiet: bool = False) -> None:
         self.workers, self.quiet = workers, quiet
-        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._idle: list[Worker] = []
+        self._busy: dict[Connection, tuple[Worker, int]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -36,67 +40,71 @@ class LocalEngine:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        if self._pool is None:
-            return
-        if kind is not None:
-            # Work is atomic, so that a worker can be stopped at any moment: nobody waits for it.
-            for worker in set(multiprocessing.active_children()) - self._others:
-                worker.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for worker in [*self._idle, *(worker for worker, _ in self._busy.values())]:
+            worker.stop()
+        self._idle, self._busy = [], {}
 
-    def map(self, label: str, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    def map(
+        self, label: str, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda n: None
+    ) -> list[Result]:
         """Results of all tasks, in order; those with a valid receipt are not run again.
 
-        Raises the first failure; UserError when a worker process dies.
+        `on_done` gets the number of tasks done, each time it changes.
+        Raises the first failure; UserError when a task's worker dies twice.
         """
-        results: list[dict[str, Any] | None] = [receipt_of(task) for task in tasks]
-        todo = [i for i, result in enumerate(results) if result is None]
+        results: dict[int, Result] = {}
+        todo = []
         with Reporter(label, sum(task.size for task in tasks), quiet=self.quiet) as report:
-            for i, result in enumerate(results):
-                if result is not None:
-                    report.advance(tasks[i].size, reused=True)
-            if self.workers == 1 or len(todo) <= 1 and self._pool is None:
-                for i in todo:
-                    results[i] = run_task(tasks[i])
-                    report.advance(tasks[i].size)
-            else:
-                self._run(tasks, todo, results, report)
-        return [result for result in results if result is not None]
+            for i, task in enumerate(tasks):
+                done = receipt_of(task)
+                if done is None:
+                    todo.append(i)
+                else:
+                    results[i] = done
+                    report.advance(task.size, reused=True)
+            on_done(len(results))
+            for i, result in self._run(tasks, todo):
+                results[i] = result
+                report.advance(tasks[i].size)
+                on_done(len(results))
+        return [results[i] for i in range(len(tasks))]
 
-    def _run(
-        self,
-        tasks: Sequence[Task],
-        todo: Sequence[int],
-        results: list[dict[str, Any] | None],
-        report: Reporter,
-    ) -> None:
-        if self._pool is None:
-            self._others = set(multiprocessing.active_children())
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                self.workers, multiprocessing.get_context("spawn"), initializer=_start_worker
-            )
+    def _run(self, tasks: Sequence[Task], todo: Sequence[int]) -> Iterator[tuple[int, Result]]:
+        if self.workers == 1 or (len(todo) <= 1 and not self._idle):
+            for i in todo:
+                yield i, run_task(tasks[i])
+            return
         # Large tasks first, so that no long one is left for the end. The order is no part of the
         # result.
-        order = sorted(todo, key=lambda i: -tasks[i].size)
-        futures = {self._pool.submit(run_task, tasks[i]): i for i in order}
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                i = futures[future]
-                results[i] = future.result()
-                report.advance(tasks[i].size)
-        except BrokenProcessPool as e:
-            lost = [tasks[i].name for f, i in futures.items() if results[i] is None]
-            raise UserError(
-                "a worker process died (killed, or out of memory); one of these was in work: "
-                f"{'; '.join(lost[:4])}. Free some memory or use fewer engine.workers, and run "
-                "again: finished work is kept"
-            ) from e
-        finally:
-            for future in futures:
-                future.cancel()
+        queue = deque(sorted(todo, key=lambda i: -tasks[i].size))
+        deaths = dict.fromkeys(todo, 0)
+        while queue or self._busy:
+            while queue and len(self._busy) < self.workers:
+                worker = self._idle.pop() if self._idle else Worker.start()
+                i = queue.popleft()
+                worker.pipe.send(tasks[i])
+                self._busy[worker.pipe] = worker, i
+            for pipe in wait(list(self._busy)):
+                assert isinstance(pipe, Connection)
+                worker, i = self._busy.pop(pipe)
+                try:
+                    answer = pipe.recv()
+                except EOFError:  # the worker is dead: the kernel closed its end of the pipe
+                    worker.stop()
+                    deaths[i] += 1
+                    if deaths[i] > RETRIES:
+                        raise _died(tasks[i], worker.process.exitcode) from None
+                    queue.appendleft(i)
+                    continue
+                self._idle.append(worker)
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield i, answer
 
 
-def _start_worker() -> None:
-    """One thread a worker: the workers are the parallelism. Ctrl-C is for the parent to handle."""
-    pa.set_cpu_count(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _died(task: Task, code: int | None) -> UserError:
+    how = "was killed by the kernel or a person" if code == -signal.SIGKILL else f"exit code {code}"
+    return UserError(
+        f"a worker process died twice ({how}) on one task: {task.name}. If memory ran out, use "
+        "fewer engine.workers or a smaller read.max_document_mib; finished work is kept"
+    )

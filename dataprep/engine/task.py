@@ -9,12 +9,13 @@ means: skip. So a killed run resumes, and a changed config redoes what depends o
 """
 
 import unicodedata
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from dataprep.errors import UserError
-from dataprep.files import fingerprint, read_json, write_json
+from dataprep.files import canonical_json, fingerprint, read_json, write_json
 from dataprep.version import __version__
 
 RECEIPT = "receipt.json"
@@ -39,33 +40,64 @@ class Task:
     """For people: the pass and the input, e.g. "read data/en.jsonl"."""
     folder: Path
     """Where the receipt lies, and what the task keeps for later passes."""
-    depends_on: Any
-    """JSON-able: everything that the outputs depend on."""
+    depends_on: Mapping[str, Any]
+    """JSON-able: everything that the outputs depend on, under names that people know."""
     work: Work
     size: int = 1
     """For progress: bytes or another measure of effort."""
 
     @property
+    def dependencies(self) -> dict[str, Any]:
+        """depends_on, and the versions of this package and of Unicode (which decides what a letter
+        is)."""
+        versions = {"mindprep": __version__, "unicode": unicodedata.unidata_version}
+        return {**self.depends_on, "version": versions}
+
+    @property
     def fingerprint(self) -> str:
-        """SHA-256 of all the outputs depend on, the versions of this package and of Unicode (which
-        decides what a letter is) included."""
-        return fingerprint([__version__, unicodedata.unidata_version, self.depends_on])
+        """SHA-256 of the dependencies."""
+        return fingerprint(self.dependencies)
 
 
 def receipt_of(task: Task) -> dict[str, Any] | None:
     """The result of a task that is done already, else None."""
+    receipt, why = _check(task)
+    return None if why else dict(receipt["result"])
+
+
+def why_to_do(task: Task) -> str:
+    """Why a task has to be done: "" if it is done, "new", what changed, or what is missing."""
+    return _check(task)[1]
+
+
+def _check(task: Task) -> tuple[dict[str, Any], str]:
+    """(receipt, ""), or why it does not count."""
     path = task.folder / RECEIPT
     if not path.is_file():
-        return None
+        return {}, "new"
     try:
-        receipt = read_json(path)
-        done = receipt["fingerprint"] == task.fingerprint and all(
-            Path(file).is_file() and Path(file).stat().st_size == size
-            for file, size in receipt["outputs"].items()
-        )
-        return dict(receipt["result"]) if done else None
-    except (UserError, KeyError, TypeError, AttributeError):
-        return None  # a damaged receipt proves nothing: the task is redone
+        receipt = dict(read_json(path))
+        if receipt["fingerprint"] != task.fingerprint:
+            now = task.dependencies
+            changed = ", ".join(_differences(receipt["depends_on"], now, "")) or "the receipt"
+            return receipt, f"changed: {changed}"
+        for file, size in receipt["outputs"].items():
+            if not Path(file).is_file() or Path(file).stat().st_size != size:
+                return receipt, f"missing or cut short: {file}"
+        dict(receipt["result"])
+    except (UserError, KeyError, TypeError, AttributeError, ValueError):
+        return {}, "damaged receipt"  # it proves nothing: the task is redone
+    return receipt, ""
+
+
+def _differences(before: Any, now: Any, name: str) -> Iterator[str]:
+    """Dotted names of the values that differ."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*before, *now}):
+            inner = f"{name}.{key}" if name else str(key)
+            yield from _differences(before.get(key), now.get(key), inner)
+    elif canonical_json(before) != canonical_json(now):
+        yield name
 
 
 def run_task(task: Task) -> dict[str, Any]:
@@ -84,9 +116,11 @@ def run_task(task: Task) -> dict[str, Any]:
     except Exception as e:
         e.add_note(f"while doing: {task.name}")
         raise
-    sizes = {str(path): path.stat().st_size for path in outputs}
-    write_json(
-        task.folder / RECEIPT,
-        {"fingerprint": task.fingerprint, "outputs": sizes, "result": result},
-    )
+    receipt = {
+        "fingerprint": task.fingerprint,
+        "depends_on": task.dependencies,
+        "outputs": {str(path): path.stat().st_size for path in outputs},
+        "result": result,
+    }
+    write_json(task.folder / RECEIPT, receipt)
     return result

@@ -9,14 +9,23 @@ from dataprep.batch import make_batch
 from dataprep.errors import UserError
 from dataprep.ledger import TaskLedger
 from dataprep.readers.blocks import record_blocks
-from dataprep.readers.inputs import Input, InputFile, expand
+from dataprep.readers.inputs import Input, InputFile, check_unchanged, expand
 from dataprep.readers.jsonl import parse_block
 from dataprep.readers.parquet import read_row_groups
 from dataprep.readers.records import Parsed
 from dataprep.readers.splits import MIB, Split, group_splits, plan_splits
 from dataprep.readers.text import parse_file, parse_lines
 
-__all__ = ["Input", "InputFile", "Read", "Split", "expand", "group_splits", "plan_splits"]
+__all__ = [
+    "Input",
+    "InputFile",
+    "Read",
+    "Split",
+    "check_unchanged",
+    "expand",
+    "group_splits",
+    "plan_splits",
+]
 
 # Below this many bad records a file goes on: a fraction of few records says little.
 FEW_BAD = 10

@@ -146,3 +146,16 @@ def _format_of(path: str) -> Format:
         raise UserError(
             f"cannot tell the format of {path} from its name; set format: jsonl, parquet or text"
         ) from None
+
+
+def check_unchanged(file: InputFile) -> None:
+    """Raises UserError when a file is not the one that was planned: half of it may be old."""
+    try:
+        stat = os.stat(file.path)
+    except OSError as e:
+        raise UserError(f"{file.path} vanished while it was read: {e.strerror}") from e
+    if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
+        raise UserError(
+            f"{file.path} changed during the run; run again when nothing writes to it: what is "
+            "done of the other files is kept"
+        )

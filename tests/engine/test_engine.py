@@ -38,6 +38,19 @@ class Die:
 
 
 @dataclass(frozen=True)
+class DieOnce:
+    """Dies on its first attempt."""
+
+    marker: Path
+
+    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+        if not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"survived": True}, []
+
+
+@dataclass(frozen=True)
 class Fail:
     """An unexpected or an expected failure."""
 
@@ -82,25 +95,48 @@ def test_what_a_receipt_does_not_vouch_for_is_redone(tmp_path: Path) -> None:
 
 def test_an_unexpected_failure_names_its_task(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as error:
-        run_task(Task("read data.jsonl", tmp_path / "t", 0, Fail(expected=False)))
+        run_task(Task("read data.jsonl", tmp_path / "t", {}, Fail(expected=False)))
     assert error.value.__notes__ == ["while doing: read data.jsonl"]
     assert not (tmp_path / "t/receipt.json").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_failures_pass_through(tmp_path: Path, workers: int) -> None:
-    for expected, kind in ((True, UserError), (False, ZeroDivisionError)):
-        bad = Task("bad", tmp_path / "bad", 0, Fail(expected))
-        with pytest.raises(kind), LocalEngine(workers, quiet=True) as engine:
+    for expected, kind, told in (
+        (True, UserError, "bad file"),
+        (False, (ZeroDivisionError, RuntimeError), "x"),
+    ):
+        bad = Task("bad", tmp_path / "bad", {}, Fail(expected))
+        failure = pytest.raises(kind, match=told)
+        with failure as error, LocalEngine(workers, quiet=True) as engine:
             engine.map("square", [*tasks(tmp_path), bad])
+    assert "while doing: bad" in "".join(error.value.__notes__)
 
 
 @pytest.mark.timeout(120)
-def test_a_dead_worker_is_noticed(tmp_path: Path) -> None:
-    dead = [Task(f"deadly {i}", tmp_path / f"d{i}", 0, Die()) for i in range(2)]
-    died = pytest.raises(UserError, match="a worker process died.*deadly")
+def test_a_worker_that_dies_twice_on_a_task_ends_the_run(tmp_path: Path) -> None:
+    dead = [Task("read deadly.jsonl", tmp_path / "d", {}, Die()), *tasks(tmp_path)]
+    died = pytest.raises(UserError, match="died twice .* on one task: read deadly.jsonl")
     with died, LocalEngine(2, quiet=True) as engine:
         engine.map("deadly", dead)
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_dies_once_costs_one_retry(tmp_path: Path) -> None:
+    once = Task("read unlucky.jsonl", tmp_path / "d", {}, DieOnce(tmp_path / "died"))
+    with LocalEngine(2, quiet=True) as engine:
+        results = engine.map("deadly", [once, *tasks(tmp_path)])
+        # The engine is whole again: both workers serve the next pass.
+        assert engine.map("again", tasks(tmp_path / "again"))[4]["square"] == 16
+    assert results[0] == {"survived": True}
+    assert [r["square"] for r in results[1:]] == [0, 1, 4, 9, 16]
+
+
+@pytest.mark.timeout(120)
+def test_no_worker_outlives_its_engine(tmp_path: Path) -> None:
+    with LocalEngine(2, quiet=True) as engine:
+        workers = {r["worker"] for r in engine.map("square", tasks(tmp_path))}
+    assert workers and not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
 def test_a_plain_line_without_a_terminal(

@@ -1,0 +1,88 @@
+"""What a run would do, and how far one is: for `--dry_run` and `--status`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.diary import PROGRESS, RUNS
+from dataprep.corpus.passes import LABELS, Passes
+from dataprep.corpus.plan import make_plan
+from dataprep.engine.task import receipt_of, why_to_do
+from dataprep.errors import UserError
+from dataprep.files import read_json
+from dataprep.manifest import NAME, Manifest
+
+SHOWN = 20  # tasks named for each pass
+
+
+def dry_run(config: BuildConfig) -> Iterator[str]:
+    """Lines about each pass: its tasks and sizes, what is done, what would be redone and why.
+
+    Reads the inputs' sizes and the receipts; writes nothing. A pass whose tasks follow from one
+    that is not done cannot be listed yet.
+    """
+    plan = make_plan(config)
+    size = sum(file.size for file in plan.files)
+    yield f"{len(plan.files):,} files, {size / 1e6:,.1f} MB, {len(plan.splits):,} splits"
+    passes = Passes(config, plan, config.tokenizer.load())
+    steps = passes.steps()
+    label, tasks = next(steps)
+    while True:
+        reasons = [why_to_do(task) for task in tasks]
+        todo = [(task, why) for task, why in zip(tasks, reasons) if why]
+        yield f"{label}: {len(tasks):,} tasks, {len(tasks) - len(todo):,} done, {len(todo):,} to do"
+        yield from (f"  {task.name} ({task.size:,} bytes): {why}" for task, why in todo[:SHOWN])
+        if len(todo) > SHOWN:
+            yield f"  ... and {len(todo) - SHOWN:,} more"
+        if todo:
+            yield from (f"{later}: follows from {label}" for later in _after(label))
+            return
+        results = [result for task in tasks if (result := receipt_of(task)) is not None]
+        try:
+            label, tasks = steps.send(results)
+        except StopIteration:
+            yield "nothing is left to do but to publish"
+            return
+
+
+def _after(label: str) -> tuple[str, ...]:
+    return LABELS[LABELS.index(label) + 1 :]
+
+
+def status(out: Path, work_dir: Path | None = None) -> Iterator[str]:
+    """Lines about the run that makes `out`: complete, at work, stopped or failed.
+
+    Raises UserError when there is no trace of one.
+    """
+    if (out / NAME).is_file():
+        manifest = Manifest.load(out)
+        rows = sum(manifest.rows(split) for split in manifest.splits)
+        yield f"{out}: complete, {rows:,} rows, data set {manifest.fingerprint[:16]}"
+    work = work_dir or out.with_name(out.name + ".work")
+    if not (work / RUNS).is_file():
+        if (out / NAME).is_file():
+            return
+        raise UserError(f"no run has left a trace in {out} or {work}; name its work_dir, if any")
+    last = _last_run(work / RUNS)
+    yield f"last run: {last['event']} at {last['time']}{_more(last)}"
+    if (work / PROGRESS).is_file():
+        for label, n in read_json(work / PROGRESS).items():
+            yield f"  {label}: {n['done']:,} of {n['tasks']:,} tasks done"
+
+
+def _last_run(path: Path) -> dict[str, Any]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        return dict(json.loads(lines[-1]))
+    except (IndexError, ValueError) as e:
+        raise UserError(f"{path} is damaged; delete it") from e
+
+
+def _more(event: dict[str, Any]) -> str:
+    if event["event"] == "failed":
+        return f": {event['why']}"
+    if event["event"] == "started":
+        return ", and did not say that it ended: at work, or killed"
+    return ""
