@@ -3,7 +3,7 @@
 Counts are flat dotted names per source, so that adding two ledgers is adding numbers:
 
     documents.read                     = documents.kept + sum(documents.removed.<stage>.<rule>)
-    tokens.tokenized                   = tokens.placed + sum(tokens.dropped.<reason>)
+    tokens.tokenized + tokens.repeated = tokens.placed + sum(tokens.dropped.<reason>)
     slots.total                        = tokens.placed + slots.padding
     slots.total                        = targets.trained + sum(targets.masked.<reason>)
 
@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# (whole, parts): an exact name, or a prefix that ends in a dot and stands for all names below it.
-BALANCES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("documents.read", ("documents.kept", "documents.removed.")),
-    ("tokens.tokenized", ("tokens.placed", "tokens.dropped.")),
-    ("slots.total", ("tokens.placed", "slots.padding")),
-    ("slots.total", ("targets.trained", "targets.masked.")),
+# (left, right): exact names, or prefixes that end in a dot and stand for all names below them.
+BALANCES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("documents.read",), ("documents.kept", "documents.removed.")),
+    (("tokens.tokenized", "tokens.repeated"), ("tokens.placed", "tokens.dropped.")),
+    (("slots.total",), ("tokens.placed", "slots.padding")),
+    (("slots.total",), ("targets.trained", "targets.masked.")),
 )
 
 REMOVED = pa.schema(
@@ -76,10 +76,10 @@ class Ledger:
     def imbalances(self) -> list[str]:
         """One line for each rule of BALANCES that does not hold; empty when it balances."""
         found = []
-        for whole, parts in BALANCES:
-            left, right = self.total(whole), sum(self.total(part) for part in parts)
-            if left != right:
-                found.append(f"{whole} = {left:,} but {' + '.join(parts)} = {right:,}")
+        for left, right in BALANCES:
+            a, b = (sum(self.total(name) for name in side) for side in (left, right))
+            if a != b:
+                found.append(f"{' + '.join(left)} = {a:,} but {' + '.join(right)} = {b:,}")
         return found
 
     def to_json(self) -> dict[str, dict[str, int]]:

@@ -27,6 +27,7 @@ from dataprep.pack import IGNORE
 Int32 = npt.NDArray[np.int32]
 Rows = dict[str, Int32]
 BATCH = 256
+_MAX_TOKENS = 1 << 40  # of a document: keeps (document, token) in one integer
 
 
 @dataclass
@@ -212,15 +213,18 @@ def _labels(
     out = np.full(len(tokens), IGNORE, np.int32)
     same = (piece[:-1] == piece[1:]) & (piece[1:] >= 0)
     out[:-1][same] = tokens[1:][same]
-    # A document that goes on elsewhere: its next piece begins where this one ends.
+    # A document that goes on elsewhere: a piece that begins where this one ends. (Of a document
+    # placed twice in a shard there are two such pieces, with the same tokens.)
     file = pieces["file"].combine_chunks()
     codes = np.asarray(file.indices) if pa.types.is_dictionary(file.type) else np.asarray(file)
     source, token = np.asarray(pieces["source_row"]), np.asarray(pieces["token_start"])
-    order = np.lexsort((token, source, codes))
-    a, b = order[:-1], order[1:]
-    follows = (codes[a] == codes[b]) & (source[a] == source[b])
-    follows &= token[a] + length[a] == token[b]
-    out[flat[a[follows]] + length[a[follows]] - 1] = tokens[flat[b[follows]]]
+    _, document = np.unique(np.stack([codes, source]), axis=1, return_inverse=True)
+    begins = document.reshape(-1) * _MAX_TOKENS + token
+    by_begin = np.argsort(begins, kind="stable")
+    at = np.searchsorted(begins[by_begin], begins + length)
+    next_piece = by_begin[np.minimum(at, len(by_begin) - 1)]
+    goes_on = begins[next_piece] == begins + length
+    out[(flat + length - 1)[goes_on]] = tokens[flat[next_piece[goes_on]]]
     return out
 
 

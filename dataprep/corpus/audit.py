@@ -54,7 +54,7 @@ def write_removed(
         table = pa.concat_tables(
             [
                 _by_rule(pa.concat_tables([ours, late]), work.identity, work.sources[i], files),
-                _duplicates(decided.folder, i, owners, work.sources[i], threshold),
+                _decided(decided.folder, i, owners, work, threshold),
             ]
         )
         if table.num_rows or (i == len(read) - 1 and not paths):
@@ -79,26 +79,31 @@ def _by_rule(removed: pa.Table, identity: Identity, source: str, files: Sequence
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def _duplicates(
-    folder: Path, number: int, owners: "_Owners", source: str, threshold: float
+def _decided(
+    folder: Path, number: int, owners: "_Owners", work: decide.Decide, threshold: float
 ) -> pa.Table:
+    """Duplicates, with what they repeat, and documents left out by their source's weight."""
     found = read_columns(folder / f"{number:05d}.arrow", ["fate", "duplicate_of", "similarity"])
-    fate = np.asarray(found["fate"])
-    out = np.flatnonzero(fate >= decide.EXACT)
+    every = np.asarray(found["fate"])
+    out = np.flatnonzero(every >= decide.EXACT)
+    fate = every[out]
     file, row = owners.of(owners.starts[number] + out)
     kept = np.asarray(found["duplicate_of"])[out]
-    similarity = np.asarray(found["similarity"])[out]
-    exact = fate[out] == decide.EXACT
+    similarity = pa.array(np.asarray(found["similarity"])[out], from_pandas=True)  # NaN: none
+    weight = np.array(work.weights)[file]
+    thinned = fate == decide.THINNED
+    rules = [decide.RULES[int(value)] for value in fate]
+    limits = {decide.EXACT: 1.0, decide.NEAR: threshold, decide.THINNED: np.nan}
     columns = [
         file_column(file, owners.files),
         pa.array(row),
-        pa.repeat(source, len(out)),
-        pa.repeat("dedup", len(out)),
-        pa.array(np.where(exact, "exact", "minhash").tolist(), pa.string()),
-        pa.array(similarity),
-        pa.array(np.where(exact, 1.0, threshold)),
+        pa.repeat(work.sources[number], len(out)),
+        pa.array([stage for stage, _ in rules], pa.string()),
+        pa.array([rule for _, rule in rules], pa.string()),
+        pa.array(np.where(thinned, weight, np.asarray(found["similarity"])[out])),
+        pa.array([limits[int(value)] for value in fate], pa.float64()),
         pa.array(owners.names(kept), pa.string()),
-        pa.array(similarity),
+        similarity,
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
@@ -119,7 +124,8 @@ class _Owners:
     def of(self, documents: Ints) -> tuple[Ints, Ints]:
         return self._file[documents], self._row[documents]
 
-    def names(self, documents: Ints) -> list[str]:
-        """FILE:ROW of each."""
+    def names(self, documents: Ints) -> list[str | None]:
+        """FILE:ROW of each; None for -1."""
         pairs: list[Any] = list(zip(*(part.tolist() for part in self.of(documents))))
-        return [f"{self.files[f]}:{r}" for f, r in pairs]
+        named = [f"{self.files[f]}:{r}" for f, r in pairs]
+        return [name if d >= 0 else None for name, d in zip(named, documents.tolist())]

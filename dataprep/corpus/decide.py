@@ -2,7 +2,12 @@
 
     hashes  -> the earliest of equal texts stays                         (exact)
     keys    -> buckets -> pairs -> exact Jaccard -> keep the earliest    (minhash)
+    weights -> a seeded share of a source is left out, or documents repeated      (mix)
     who stays -> whole clusters to train or eval -> shard and place by a seeded hash
+
+The hash of a document, taken as a point on a circle that the train shards divide among them, is its
+place. The n copies of a repeated document stand at n equal distances around the circle, and so in
+different shards, or far apart in one.
 
 One file of decisions for each task of pass A; its documents in the same order.
 """
@@ -28,15 +33,15 @@ from dataprep.engine import Task
 from dataprep.files import fingerprint, sha256_file
 from dataprep.ledger import Ledger
 
-TRAIN, EVAL, EXACT, NEAR = 0, 1, 2, 3
-RULES = {EXACT: "exact", NEAR: "minhash"}
+TRAIN, EVAL, EXACT, NEAR, THINNED = 0, 1, 2, 3, 4
+RULES = {EXACT: ("dedup", "exact"), NEAR: ("dedup", "minhash"), THINNED: ("mix", "weight")}
 EVAL_SHARDS = 1
 
 DECISIONS = pa.schema(
     [
         ("fate", pa.uint8()),
-        ("shard", pa.int32()),  # train shards first, then eval; -1: removed
-        ("order", pa.uint64()),  # place within the shard
+        ("order", pa.uint64()),  # place among all documents of its side
+        ("copies", pa.int32()),  # times it is placed; 0: removed
         ("duplicate_of", pa.int64()),  # number of the kept document in the run; -1
         ("similarity", pa.float64()),
     ]
@@ -65,6 +70,8 @@ class Decide:
     sources: list[str]
     """Of each of those tasks."""
     identity: Identity
+    weights: list[float]
+    """Of each file."""
     dedup: Dedup
     eval_fraction: float
     shards: int
@@ -79,26 +86,27 @@ class Decide:
             np.concatenate([np.zeros(0, np.int32), *(np.asarray(t["split"]) for t in ids)]),
             np.concatenate([np.zeros(0, np.int64), *(np.asarray(t["row"]) for t in ids)]),
         )
+        copies = self._mix(fate, files, rows)
         self._hold_out(fate, cluster, files, rows)
+        copies[fate == EVAL] = 1
         order = mix(self.seed, files, rows)
-        shards = int(min(self.shards, max(1, np.count_nonzero(fate == TRAIN))))
-        shard = np.full(len(fate), -1, np.int32)
-        shard[fate == TRAIN] = spread(order[fate == TRAIN], shards)
-        shard[fate == EVAL] = shards
+        places, _ = repeat(order[fate == TRAIN], copies[fate == TRAIN])
+        shards = int(min(self.shards, max(1, len(places))))
         ledger = Ledger()
         paths = []
-        columns = (fate, shard, order, duplicate_of, similarity)
+        columns = (fate, order, copies, duplicate_of, similarity)
         for i, source in enumerate(self.sources):
             part = slice(starts[i], starts[i + 1])
             arrays = [pa.array(column[part]) for column in columns]
             batch = pa.RecordBatch.from_arrays(arrays, schema=DECISIONS)
             paths.append(write_arrow(folder / f"{i:05d}.arrow", DECISIONS, [batch]))
-            for value, rule in RULES.items():
+            for value, (stage, rule) in RULES.items():
                 n = int(np.count_nonzero(fate[part] == value))
-                ledger.count(source, f"documents.removed.dedup.{rule}", n)
+                ledger.count(source, f"documents.removed.{stage}.{rule}", n)
         result = {
             "ledger": ledger.to_json(),
             "shards": shards,
+            "borders": [int(b) for b in borders(places, shards)],
             "eval_shards": EVAL_SHARDS if (fate == EVAL).any() else 0,
             "sha256": [sha256_file(path) for path in paths],
             "starts": [int(s) for s in starts],
@@ -152,6 +160,19 @@ class Decide:
             keys = np.concatenate([m[band] for m in maps])
             yield dedup.buckets(keys[documents], documents)
 
+    def _mix(self, fate: npt.NDArray[np.uint8], files: Ints, rows: Ints) -> npt.NDArray[np.int32]:
+        """int32[n]: how often each document is placed; those of weight below 1 may become THINNED.
+
+        Weight 2.3 means twice, and a third time for a seeded 0.3 of the documents.
+        """
+        weight = np.array(self.weights)[files]
+        whole = np.floor(weight)
+        draw = mix(self.seed + 2, files, rows).astype(np.float64) / 2.0**64
+        copies = (whole + (draw < weight - whole)).astype(np.int32)
+        fate[(fate == TRAIN) & (copies == 0)] = THINNED
+        copies[fate != TRAIN] = 0
+        return copies
+
     def _hold_out(
         self, fate: npt.NDArray[np.uint8], cluster: Ints, files: Ints, rows: Ints
     ) -> None:
@@ -167,19 +188,27 @@ class Decide:
         fate[stays[np.isin(cluster[stays], chosen)]] = EVAL
 
 
-def spread(order: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.int32]:
-    """int32[n]: shard of each document: equal ranges of the hash, none of them empty.
+def repeat(
+    order: npt.NDArray[np.uint64], copies: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.uint64], Ints]:
+    """(place of each copy uint64[m], its document int64[m]): copies at equal distances."""
+    document = np.repeat(np.arange(len(order)), copies)
+    nth = np.arange(len(document)) - np.repeat(np.cumsum(copies) - copies, copies)
+    step = np.uint64(2**64 - 1) // np.maximum(copies, 1).astype(np.uint64)
+    return order[document] + nth.astype(np.uint64) * step[document], document
 
-    By value, so that a document's shard does not depend on the others. Where that leaves a shard
-    empty (few documents) by rank, which cannot.
+
+def borders(places: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.uint64]:
+    """uint64[shards - 1]: first place of each shard but the first; no shard is left empty.
+
+    Equal parts of the circle, so that a document's shard does not depend on the others. Where that
+    leaves a shard empty (few documents), parts with equal numbers of documents.
     """
-    high = (order >> np.uint64(32)).astype(np.uint64)
-    shard = (high * np.uint64(shards) >> np.uint64(32)).astype(np.int32)
-    if len(order) >= shards and len(np.unique(shard)) < shards:
-        rank = np.empty(len(order), np.int64)
-        rank[np.argsort(order, kind="stable")] = np.arange(len(order))
-        shard = (rank * shards // len(order)).astype(np.int32)
-    return shard
+    part = np.uint64(2**64 // shards if shards > 1 else 2**64 - 1)
+    equal = np.arange(1, shards, dtype=np.uint64) * part
+    if len(np.unique(np.searchsorted(equal, places, "right"))) == shards or not len(places):
+        return equal
+    return np.sort(places)[np.arange(1, shards) * len(places) // shards]
 
 
 def _documents(folder: Path) -> int:
@@ -227,12 +256,14 @@ def task(config: BuildConfig, plan: Plan, done: Sequence[Task], records: Sequenc
             "dedup": asdict(config.dedup),
             "eval": asdict(config.eval),
             "write": {"shards": config.write.shards},
+            "weights": {file.path: file.weight for file in plan.files if file.weight != 1},
             "seed": config.seed,
         },
         work=Decide(
             folders=[t.folder for t in done],
             sources=[plan.splits[group[0]].file.source for group in plan.groups],
             identity=identity,
+            weights=[file.weight for file in plan.files],
             dedup=config.dedup,
             eval_fraction=config.eval.fraction,
             shards=config.write.shards,

@@ -110,7 +110,7 @@ def tasks(config: BuildConfig, plan: Plan) -> list[Task]:
                 name=f"read {splits[0].file.path} from {splits[0].start}{more}",
                 folder=config.work / "a" / f"{number:05d}",
                 depends_on={
-                    "inputs": {f"{s.file.path} from {s.start}": asdict(s) for s in splits},
+                    "inputs": {f"{s.file.path} from {s.start}": _reading(s) for s in splits},
                     "splits": indices,
                     "read": asdict(config.read),
                     "clean": asdict(config.clean),
@@ -121,6 +121,13 @@ def tasks(config: BuildConfig, plan: Plan) -> list[Task]:
             )
         )
     return out
+
+
+def _reading(split: Split) -> dict[str, Any]:
+    """What reading a split depends on: not the weight, which acts later."""
+    told = asdict(split)
+    del told["file"]["weight"]
+    return told
 
 
 def _signing(config: Dedup) -> dict[str, Any]:

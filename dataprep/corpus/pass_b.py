@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataprep.corpus import pass_a
+from dataprep.corpus import decide, pass_a
 from dataprep.corpus.arrow import open_arrow, read_columns, write_arrow
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.plan import Identity, Ints
 from dataprep.engine import Task
+from dataprep.files import fingerprint
 from dataprep.ledger import REMOVED, TaskLedger
 from dataprep.tokens import Tokenize
 
@@ -49,18 +50,20 @@ class TokenizeAndSpill:
     source: str
     identity: Identity
     tokenize: Tokenize
+    borders: list[int]
+    """First place of each train shard but the first; the eval shard comes after the last."""
 
     def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
         ledger = TaskLedger(self.source)
         slices: Slices = {}
-        batches = self._by_shard(self.tokenize(self._kept(), ledger), slices)
+        batches = self._by_shard(self.tokenize(self._kept(), ledger), slices, ledger)
         spill = write_arrow(folder / SPILL, SPILLED, batches)
         removed = write_arrow(folder / REMOVED_FILE, REMOVED, ledger.removed)
         return {"ledger": ledger.ledger.to_json(), "slices": slices}, [spill, removed]
 
     def _kept(self) -> Iterator[pa.RecordBatch]:
-        """Documents that stay, with their output shard and place in it."""
-        decisions = read_columns(self.decisions, ["shard", "order"]).combine_chunks()
+        """Documents that stay, with their side, place and number of copies."""
+        decisions = read_columns(self.decisions, ["fate", "order", "copies"]).combine_chunks()
         reader = open_arrow(self.cleaned)
         start = 0
         for i in range(reader.num_record_batches):
@@ -69,26 +72,34 @@ class TokenizeAndSpill:
                 column = decisions[name].chunk(0).slice(start, batch.num_rows)
                 batch = batch.append_column(name, column)
             start += batch.num_rows
-            kept = batch.filter(pc.greater_equal(batch.column("shard"), 0))
+            kept = batch.filter(pc.greater(batch.column("copies"), 0))
             if kept.num_rows:
                 yield kept
 
     def _by_shard(
-        self, batches: Iterator[pa.RecordBatch], slices: Slices
+        self, batches: Iterator[pa.RecordBatch], slices: Slices, ledger: TaskLedger
     ) -> Iterator[pa.RecordBatch]:
         """Tokenized batches in, spill batches of one shard each out; fills `slices`."""
         written = 0
+        borders = np.array(self.borders, np.uint64)
         for table in _gather(batches):
+            order, doc = decide.repeat(np.asarray(table["order"]), np.asarray(table["copies"]))
             files, rows = self.identity(np.asarray(table["split"]), np.asarray(table["row"]))
-            shard, order = np.asarray(table["shard"]), np.asarray(table["order"])
+            files, rows = files[doc], rows[doc]
+            held_out = np.asarray(table["fate"])[doc] == decide.EVAL
+            shard = np.searchsorted(borders, order, "right")
+            shard[held_out] = len(borders) + 1
             tokens = table["tokens"].combine_chunks()
+            repeated = -len(tokens.values)
             for s, picks in _runs(shard, np.lexsort((rows, files, order, shard))):
-                chosen = tokens.take(pa.array(picks))
+                chosen = tokens.take(pa.array(doc[picks]))
                 slices.setdefault(s, []).append([written, len(picks), len(chosen.values)])
                 written += 1
+                repeated += len(chosen.values)
                 columns = [order[picks], files[picks].astype(np.int32), rows[picks]]
                 arrays = [*(pa.array(column) for column in columns), chosen]
                 yield pa.RecordBatch.from_arrays(arrays, schema=SPILLED)
+            ledger.count("tokens.repeated", repeated)
 
 
 def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -114,11 +125,12 @@ def _runs(key: Ints, by_key: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def tasks(
-    config: BuildConfig, done: list[Task], decide: Task, decided: dict[str, Any]
+    config: BuildConfig, done: list[Task], judged: Task, decided: dict[str, Any]
 ) -> list[Task]:
-    """One task for each task of pass A."""
+    """One task for each task of pass A. `judged`, `decided`: the task between and its result."""
     loaded = config.tokenizer.load()
-    identity = decide.work.identity  # type: ignore[attr-defined]
+    assert isinstance(judged.work, decide.Decide)
+    identity = judged.work.identity
     out = []
     for i, before in enumerate(done):
         work = before.work
@@ -131,16 +143,18 @@ def tasks(
                 depends_on={
                     "pass A": before.fingerprint,
                     "decisions": decided["sha256"][i],
+                    "shards": fingerprint(decided["borders"]),
                     "files": identity.files[indices].tolist(),
                     "row bases": identity.bases[indices].tolist(),
                     "tokenizer": {**asdict(config.tokenizer), "sha256": loaded.info.sha256},
                 },
                 work=TokenizeAndSpill(
                     cleaned=before.folder / pass_a.CLEANED,
-                    decisions=decide.folder / f"{i:05d}.arrow",
+                    decisions=judged.folder / f"{i:05d}.arrow",
                     source=work.splits[0].file.source,
                     identity=identity,
                     tokenize=config.tokenizer,
+                    borders=decided["borders"],
                 ),
                 size=before.size,
             )
