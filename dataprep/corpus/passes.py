@@ -33,6 +33,8 @@ class Passes:
     def __init__(self, config: BuildConfig, plan: Plan, loaded: LoadedTokenizer) -> None:
         self.config, self.plan, self.loaded = config, plan, loaded
         self.notes: list[str] = []
+        self.spilled: list[Result] = []
+        self.written: list[Result] = []
         if loaded.lossy:
             self.notes.append(f"the tokenizer loses text: {loaded.lossy}")
 
@@ -98,8 +100,7 @@ class Passes:
 
     def ledger(self) -> Ledger:
         """The sum over all passes that have run."""
-        results = [*self.read_results, self.decided, *getattr(self, "spilled", [])]
-        results += getattr(self, "written", [])
+        results = [*self.read_results, self.decided, *self.spilled, *self.written]
         return Ledger().add(Ledger.from_json(result["ledger"]) for result in results)
 
     def manifest(self) -> Manifest:
