@@ -75,12 +75,13 @@ class Made:
 
 @dataclass(frozen=True)
 class Planned:
-    """Documents to write, one entry each."""
+    """Documents to write, an element of each array for each."""
 
     kind: Ints
     content: Ints
     """Number of the document whose words it has; its own, unless it is a copy."""
     han: Ints
+    """1 for Han characters, 0 for Latin script."""
     words: Ints
     size: Ints
     """Expected bytes."""
@@ -122,13 +123,13 @@ class Generator:
         return Planned(kind, content, han, words, words * mean // 16 + len(OPEN + CLOSE))
 
     def lines(self, first: int, plan: Planned, count: int) -> pa.Array:
-        """JSON lines of the first `count` documents, in pieces: a word or a frame an entry."""
+        """JSON lines of the first `count` (>= 1) documents; an element is a word or a frame."""
         book = lexicon()
         words = plan.words[:count]
         ends = np.cumsum(words)
         starts = ends - words
         state = self.draw(WORDS, plan.content[:count]) - starts.astype(np.uint64) * GOLDEN
-        x = np.arange(ends[-1] if count else 0, dtype=np.uint64)
+        x = np.arange(ends[-1], dtype=np.uint64)
         x *= GOLDEN
         x += state.repeat(words)
         mix(x)
@@ -136,14 +137,14 @@ class Generator:
         slot += (plan.han[:count] * SLOTS).repeat(words)
         word = book.zipf[slot]
         self._change(first, plan, count, starts, word)
-        entry = word + book.after[(x >> np.uint64(58)).astype(np.int64)]
-        frame = np.zeros(len(entry) + 2 * count, np.int32)
-        frame[starts + 2 * np.arange(count)] = -2
-        frame[ends + 2 * np.arange(count) + 1] = -1
-        inside = frame == 0
-        frame += np.int32(len(book.entries)) * ~inside
-        frame[inside] = entry
-        return book.entries.take(pa.array(frame))
+        entry = np.empty(len(word) + 2 * count, np.int32)
+        inside = np.ones(len(entry), bool)
+        opens = starts + 2 * np.arange(count)
+        closes = opens + words + 1
+        entry[opens], entry[closes] = len(book.entries) - 2, len(book.entries) - 1
+        inside[opens] = inside[closes] = False
+        entry[inside] = word + book.after[(x >> np.uint64(58)).astype(np.int64)]
+        return book.entries.take(pa.array(entry))
 
     def _kinds(self, number: Ints) -> Ints:
         of_1000 = (self.draw(KIND, number) % np.uint64(1000)).astype(np.int64)

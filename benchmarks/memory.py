@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -48,7 +48,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Sample:
-    """Memory of a process tree at one moment, bytes. `pss` is -1 where it cannot be the peak."""
+    """Memory of a process tree at one moment, bytes; `pss` is 0 where it was not read."""
 
     time: float
     anonymous: int
@@ -116,36 +116,39 @@ def resident(pids: Iterable[int]) -> tuple[int, int]:
     return every, anonymous
 
 
-def proportional(pids: Iterable[int]) -> int:
-    """PSS in bytes, summed."""
-    total = 0
+def proportional(pids: Iterable[int]) -> tuple[int, int]:
+    """(PSS, anonymous) bytes, summed."""
+    total = {b"Pss:": 0, b"Anonymous:": 0}
     for pid in pids:
         try:
             with open(f"/proc/{pid}/smaps_rollup", "rb") as f:
-                total += next((int(x.split()[1]) for x in f if x.startswith(b"Pss:")), 0) * 1024
-        except OSError:
+                for line in f:
+                    name, number, *_ = line.split()
+                    if name in total:
+                        total[name] += int(number) * 1024
+        except (OSError, ValueError):
             continue
-    return total
+    return total[b"Pss:"], total[b"Anonymous:"]
 
 
 def watch(process: subprocess.Popen[str], ends: list[tuple[float, str]]) -> list[Sample]:
     """Samples until the process ends; `ends` grows with (time, pass) as another thread reads it.
 
-    PSS is read where RSS, which is never less, exceeds the most of the pass so far: reading it
-    stops a process for milliseconds.
+    PSS is read only where RSS reaches a new high of its pass, by a MiB at least: reading it stops
+    a process for milliseconds.
     """
     samples: list[Sample] = []
-    most, done = 0, 0
+    high, done = 0, 0
     while process.poll() is None:
         now = time.monotonic()
         if len(ends) > done:
-            most, done = 0, len(ends)
+            high, done = 0, len(ends)
         pids = tree(process.pid)
         every, anonymous = resident(pids)
-        pss = -1
-        if every > most:
-            pss = proportional(pids)
-            most = max(most, pss)
+        pss = 0
+        if every >= high + MIB:
+            high = every
+            pss, anonymous = proportional(pids)
         samples.append(Sample(now, anonymous, pss))
         time.sleep(max(0.0, now + EVERY - time.monotonic()))
     return samples
@@ -175,10 +178,16 @@ def build(inputs: Path, work: Path, workers: int) -> list[Pass]:
         "engine": {"workers": workers},
     }
     (work / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [sys.executable, "-m", "pipelines.build_corpus", "--config", work / "config.yaml"]
+    command = [sys.executable, "-m", "pipelines.build_corpus", "--config"]
+    command.append(str(work / "config.yaml"))
     start = time.monotonic()
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that its workers can be ended with it
     )
     ends: list[tuple[float, str]] = []
     said: list[str] = []
@@ -197,8 +206,9 @@ def build(inputs: Path, work: Path, workers: int) -> list[Pass]:
     try:
         samples = watch(process, ends)
     finally:
-        process.kill()  # of no effect after the end
-        process.wait()
+        if process.poll() is None:  # this benchmark was stopped
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         listener.join()
     if process.returncode:
         raise RuntimeError(f"the build ended with {process.returncode}: {''.join(said[-5:])}")
@@ -219,7 +229,7 @@ def recall(inputs: Path, out: Path) -> Recall:
     """Compares what was planted with what was removed."""
     pairs = [line.split("\t") for line in (inputs / TRUTH).read_text("ascii").splitlines()[1:]]
     near = [(copy, original) for kind, copy, original in pairs if kind == "near"]
-    removed = removed_as_near(out)
+    removed = removed_as_copies(out)
     open_ = [(copy, original) for copy, original in near if copy not in removed]
     texts = documents(inputs, {place for pair in open_ for place in pair})
     rules = Dedup()
@@ -233,7 +243,7 @@ def recall(inputs: Path, out: Path) -> Recall:
     return Recall(found + missed, found, len(open_) - missed)
 
 
-def removed_as_near(out: Path) -> set[str]:
+def removed_as_copies(out: Path) -> set[str]:
     """FILE:ROW, by base name, of documents removed as duplicates of either kind."""
     found: set[str] = set()
     for path in sorted((out / "audit" / "removed").glob("*.parquet")):
@@ -272,8 +282,8 @@ def report(megabytes: int, workers: int) -> str:
     held = "held" if top.pss <= BOUND_MIB * MIB else "BROKEN"
     head = ("corpus MB", "documents", "seconds", "MB/s", "peak MiB", "in", "bound MiB", "")
     read = sum(file["rows"] for file in inputs_read)
-    row = (f"{size:,.0f}", f"{read:,}", f"{seconds:.0f}", size / seconds)
-    row += (f"{top.pss / MIB:,.0f}", top.name, f"{BOUND_MIB:,}", held)
+    rate, peak = f"{size / seconds:.2f}", f"{top.pss / MIB:,.0f}"
+    row = (f"{size:,.0f}", f"{read:,}", f"{seconds:.0f}", rate, peak, top.name, BOUND_MIB, held)
     rows = [
         (p.name, f"{p.seconds:.1f}", f"{p.anonymous / MIB:,.0f}", f"{p.pss / MIB:,.0f}")
         for p in found

@@ -1,6 +1,6 @@
 """Arrow files on disk: written whole, read by memory map."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,21 @@ def open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except (OSError, pa.ArrowException) as e:
-        raise UserError(f"cannot read {path}: {e}; delete the work folder and run again") from e
+        raise _unreadable(path, e) from e
+
+
+def _unreadable(path: Path, cause: Exception) -> UserError:
+    return UserError(f"cannot read {path}: {cause}; delete the work folder and run again")
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """All batches of an Arrow file, one at a time in memory: no page of it stays mapped."""
+    try:
+        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+            for i in range(reader.num_record_batches):
+                yield reader.get_batch(i)
+    except (OSError, pa.ArrowException) as e:
+        raise _unreadable(path, e) from e
 
 
 def read_columns(path: Path, names: list[str]) -> pa.Table:

@@ -12,9 +12,9 @@ different shards, or far apart in one.
 One file of decisions for each task of pass A; its documents in the same order.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from dataprep.ledger import Ledger
 TRAIN, EVAL, EXACT, NEAR, THINNED = 0, 1, 2, 3, 4
 RULES = {EXACT: ("dedup", "exact"), NEAR: ("dedup", "minhash"), THINNED: ("mix", "weight")}
 EVAL_SHARDS = 1
+CACHE_BYTES = 64 << 20  # shingle sets held for comparison
 
 DECISIONS = pa.schema(
     [
@@ -217,32 +218,56 @@ def _documents(folder: Path) -> int:
 
 
 class _ShingleStore:
-    """Shingle sets of any document, made from its cleaned text when asked for."""
+    """Shingle sets of any document, made from its cleaned text when asked for.
+
+    Only where each text stands is held (16 bytes a document); a map of the files would let the
+    whole corpus become resident.
+    """
 
     def __init__(self, folders: Sequence[Path], starts: Ints, ngram: int) -> None:
-        self._ngram = ngram
-        texts, firsts = [], []
-        for folder, start in zip(folders, starts):
-            reader = open_arrow(folder / pass_a.CLEANED)
-            first = int(start)
-            for i in range(reader.num_record_batches):
-                text = reader.get_batch(i).column("text")
-                texts.append(text_buffers(text))
-                firsts.append(first)
-                first += len(text)
-        self._texts, self._firsts = texts, np.array(firsts, np.int64)
-        self._set = lru_cache(maxsize=4096)(self._make)
+        self._ngram, self._starts = ngram, starts
+        self._paths = [folder / pass_a.CLEANED for folder in folders]
+        places = [text_places(path) for path in self._paths]
+        self._at = np.concatenate([at for at, _ in places])
+        self._size = np.concatenate([size for _, size in places])
+        self._sets: OrderedDict[int, npt.NDArray[np.uint64]] = OrderedDict()
+        self._held = 0  # bytes of all sets
 
-    def _make(self, document: int) -> npt.NDArray[np.uint64]:
-        batch = int(np.searchsorted(self._firsts, document, "right")) - 1
-        data, offsets = self._texts[batch]
-        i = document - self._firsts[batch]
-        shingles, _ = dedup.shingle(data, offsets[i : i + 2], self._ngram)
-        return dedup.unique_sorted(shingles)
+    def _set(self, document: int) -> npt.NDArray[np.uint64]:
+        if document in self._sets:
+            self._sets.move_to_end(document)
+            return self._sets[document]
+        path = self._paths[int(np.searchsorted(self._starts, document, "right")) - 1]
+        with path.open("rb") as f:
+            f.seek(int(self._at[document]))
+            data = np.frombuffer(f.read(int(self._size[document])), np.uint8)
+        shingles, _ = dedup.shingle(data, np.array([0, len(data)]), self._ngram)
+        made = dedup.unique_sorted(shingles)
+        self._sets[document] = made
+        self._held += made.nbytes
+        while self._held > CACHE_BYTES and len(self._sets) > 2:  # two: those being compared
+            self._held -= self._sets.popitem(last=False)[1].nbytes
+        return made
 
     def similarity(self, a: int, b: int) -> float:
         """Exact Jaccard similarity of two documents' shingle sets."""
         return dedup.jaccard(self._set(a), self._set(b))
+
+
+def text_places(path: Path) -> tuple[Ints, Ints]:
+    """(position in the file int64[d], bytes int64[d]) of each text of a cleaned.arrow.
+
+    The file is uncompressed, so that a text's bytes stand in it as they are.
+    """
+    at, size = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        base = source.read_buffer().address
+        for i in range(reader.num_record_batches):
+            data, offsets = text_buffers(reader.get_batch(i).column("text"))
+            at.append(data.ctypes.data - base + offsets[:-1])
+            size.append(np.diff(offsets))
+            del data, offsets  # views into the map, which is closed below
+    return np.concatenate(at), np.concatenate(size)
 
 
 def task(config: BuildConfig, plan: Plan, done: Sequence[Task], records: Sequence[int]) -> Task:

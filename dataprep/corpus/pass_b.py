@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dataprep.corpus import decide, pass_a
-from dataprep.corpus.arrow import open_arrow, read_columns, write_arrow
+from dataprep.corpus.arrow import read_batches, read_columns, write_arrow
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.plan import Identity, Ints
 from dataprep.engine import Task
@@ -26,8 +26,8 @@ from dataprep.ledger import REMOVED, TaskLedger
 from dataprep.tokens import Tokenize
 
 SPILL, REMOVED_FILE = "spill.arrow", "removed.arrow"
-# Tokens held before they are sorted by shard and written: 128 MB of int32.
-SPILL_TOKENS = 32 << 20
+# Tokens held before they are sorted by shard and written: 32 MB of int32.
+SPILL_TOKENS = 8 << 20
 
 SPILLED = pa.schema(
     [
@@ -64,10 +64,8 @@ class TokenizeAndSpill:
     def _kept(self) -> Iterator[pa.RecordBatch]:
         """Documents that stay, with their side, place and number of copies."""
         decisions = read_columns(self.decisions, ["fate", "order", "copies"]).combine_chunks()
-        reader = open_arrow(self.cleaned)
         start = 0
-        for i in range(reader.num_record_batches):
-            batch = reader.get_batch(i)
+        for batch in read_batches(self.cleaned):
             for name in decisions.column_names:
                 column = decisions[name].chunk(0).slice(start, batch.num_rows)
                 batch = batch.append_column(name, column)

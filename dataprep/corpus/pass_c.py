@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numba import njit
 
 from dataprep.corpus.arrow import open_arrow
 from dataprep.corpus.config import BuildConfig
@@ -50,6 +51,31 @@ class Slice:
 
 
 @dataclass(frozen=True)
+class Documents:
+    """A shard's documents in their final order."""
+
+    file: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int32]
+    """All tokens, flat."""
+    offsets: npt.NDArray[np.int64]
+    """int64[d + 1]: document i is tokens[offsets[i]:offsets[i + 1]]."""
+
+
+@njit(nogil=True, cache=True)
+def _scatter(
+    values: npt.NDArray[np.int32],
+    offsets: npt.NDArray[np.int64],
+    target: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int32],
+) -> None:
+    """Copies list i of a batch to out[target[i]:]."""
+    for i in range(len(target)):
+        start, n = offsets[i], offsets[i + 1] - offsets[i]
+        out[target[i] : target[i] + n] = values[start : start + n]
+
+
+@dataclass(frozen=True)
 class PackAndWrite:
     """Work of pass C: one shard. Holds its tokens in memory, and nothing else of the corpus."""
 
@@ -69,11 +95,8 @@ class PackAndWrite:
         return f"{self.split}-{self.number:05d}-of-{self.of:05d}"
 
     def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
-        table = self._read()
-        tokens = table["tokens"].combine_chunks()
-        flat = np.asarray(tokens.values)
-        # Offsets of a combined array may begin above 0 and need not cover all values.
-        offsets = np.asarray(tokens.offsets).astype(np.int64)
+        documents = self._read()
+        flat, offsets = documents.tokens, documents.offsets
         pieces = self.pack.place(np.diff(offsets))
         columns = self.pack.columns()
         path = self.building / self.split / f"{self.name}.mindrecord"
@@ -94,7 +117,7 @@ class PackAndWrite:
                 )
                 trained += int(rows["loss_mask"].sum())
                 writer.write(rows)
-        audit = self._audit(table, pieces)
+        audit = self._audit(documents, pieces)
         placed = int(pieces.length.sum())
         slots = pieces.rows * self.pack.seq_length
         ledger = Ledger()
@@ -102,7 +125,7 @@ class PackAndWrite:
         ledger.count("", "slots.total", slots)
         ledger.count("", "slots.padding", slots - placed)
         ledger.count("", "targets.trained", trained)
-        ledger.count("", "targets.masked.document_end", len(tokens))
+        ledger.count("", "targets.masked.document_end", len(offsets) - 1)
         ledger.count("", "targets.masked.padding", slots - placed)
         shard = Shard(
             path=f"{self.split}/{path.name}",
@@ -116,26 +139,49 @@ class PackAndWrite:
         result = {"ledger": ledger.to_json(), "split": self.split, "shard": asdict(shard)}
         return result, [path, index, audit]
 
-    def _read(self) -> pa.Table:
-        """This shard's documents, sorted by (order, file, row)."""
+    def _read(self) -> "Documents":
+        """This shard's documents, sorted by (order, file, row).
+
+        Tokens go from the mapped spills straight to their final place: memory is one shard's.
+        """
         batches: list[pa.RecordBatch] = []
         for part in self.slices:
             reader = open_arrow(part.spill)
             batches.extend(reader.get_batch(i) for i in part.batches)
-        table = pa.Table.from_batches(batches)
-        keys = (np.asarray(table[name]) for name in ("row", "file", "order"))
-        return table.take(pa.array(np.lexsort(tuple(keys))))
+        order, file, row, length = (
+            np.concatenate([column(batch) for batch in batches])
+            for column in (
+                lambda b: np.asarray(b.column("order")),
+                lambda b: np.asarray(b.column("file")),
+                lambda b: np.asarray(b.column("row")),
+                lambda b: np.diff(np.asarray(b.column("tokens").offsets)),
+            )
+        )
+        by_place = np.lexsort((row, file, order))
+        offsets = np.concatenate([[0], np.cumsum(length[by_place])]).astype(np.int64)
+        target = np.empty(len(by_place), np.int64)  # where each document's tokens begin
+        target[by_place] = offsets[:-1]
+        tokens = np.empty(int(offsets[-1]), np.int32)
+        first = 0
+        for batch in batches:
+            lists = batch.column("tokens")
+            stop = first + len(lists)
+            _scatter(
+                np.asarray(lists.values), np.asarray(lists.offsets), target[first:stop], tokens
+            )
+            first = stop
+        return Documents(file[by_place], row[by_place], tokens, offsets)
 
-    def _audit(self, table: pa.Table, pieces: Pieces) -> Path:
+    def _audit(self, documents: "Documents", pieces: Pieces) -> Path:
         path = self.building / "audit" / "rows" / f"{self.name}.parquet"
-        file = np.asarray(table["file"])[pieces.document]
+        file = documents.file[pieces.document]
         columns = [
             pa.repeat(self.name, len(pieces.row)),
             pa.array(pieces.row),
             pa.array(pieces.start.astype(np.int32)),
             pa.array(pieces.length.astype(np.int32)),
             file_column(file, self.files),
-            pa.array(np.asarray(table["row"])[pieces.document]),
+            pa.array(documents.row[pieces.document]),
             pa.array(pieces.token_start),
         ]
         with atomic_path(path) as tmp:
