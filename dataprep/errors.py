@@ -6,12 +6,16 @@ Everything else is a defect of this program and keeps its traceback.
 """
 
 
+def printable(text: str) -> str:
+    """One line for a terminal: names and records may hold newlines or escape sequences."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class UserError(Exception):
     """An expected failure, told in one line: what, where, why, and what to do about it."""
 
     def __init__(self, message: str) -> None:
-        # A path or a record may hold newlines or control characters; the message stays one line.
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
+        super().__init__(printable(message))
 
     def __reduce__(self) -> tuple[type["UserError"], tuple[str]]:
         return type(self), (str(self),)

@@ -5,16 +5,18 @@ folder, is flushed to disk, and is renamed; a failure removes the temporary file
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dataprep.errors import UserError
 
-TMP = ".tmp"  # suffix of every unfinished file; never read, overwritten freely
+TMP = ".tmp"  # suffix of every unfinished file; never read, removed freely
 
 
 @contextlib.contextmanager
@@ -23,7 +25,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     Raises UserError when the disk is full or the folder cannot be written.
     """
-    tmp = path.with_name(path.name + TMP)
+    tmp = unfinished(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield tmp
@@ -38,12 +40,26 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise
 
 
+def unfinished(path: Path) -> Path:
+    """A temporary name beside `path`, used by nobody else: a lost machine may still be writing."""
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TMP}")
+
+
 def write_error(path: Path, cause: OSError) -> UserError:
     """The one wording for a failed write."""
-    return UserError(
-        f"cannot write {path}: {cause.strerror or cause}; "
-        "free some space or choose a folder that can be written, then run again"
-    )
+    full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    cure = "free some space" if full else "choose a folder that can be written"
+    return UserError(f"cannot write {path}: {cause.strerror or cause}; {cure}, then run again")
+
+
+def check_path(key: str, path: str) -> None:
+    """Raises UserError when no file can have this name: the system's own errors name no key."""
+    try:
+        good = path and "\0" not in path and path.encode("utf-8")
+    except UnicodeEncodeError:
+        good = False
+    if not good:
+        raise UserError(f"{key} is {path!r}: not the name of a file or folder; give another")
 
 
 def sync(path: Path) -> None:
@@ -73,7 +89,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UserError(f"{path} is damaged: not valid JSON ({e})") from e
 
 

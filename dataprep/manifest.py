@@ -5,8 +5,8 @@
     out/eval/eval-00000-of-00001.mindrecord (+ .db)
 
 The manifest names every shard in order with its hash, so a loader needs no directory walk and a
-checker needs no trust. It holds no time and no machine path of the run, so that two equal runs
-write equal manifests.
+checker needs no trust. It holds no time and no output path, so that two runs over the same inputs
+write equal manifests. A checksum covers all of it.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -96,7 +96,9 @@ class Manifest:
 
     def save(self, out_dir: Path) -> None:
         """Writes out_dir/manifest.json atomically."""
-        write_json(out_dir / NAME, {**asdict(self), "fingerprint": self.fingerprint})
+        content = asdict(self)
+        seals = {"fingerprint": self.fingerprint, "checksum": fingerprint(content)}
+        write_json(out_dir / NAME, {**content, **seals})
 
     @classmethod
     def load(cls, out_dir: Path) -> "Manifest":
@@ -114,13 +116,14 @@ class Manifest:
         try:
             if raw["format"] != FORMAT:
                 raise UserError(f"{path} has format {raw['format']}, this version reads {FORMAT}")
-            stored = raw.pop("fingerprint")
+            stored, checksum = raw.pop("fingerprint"), raw.pop("checksum")
+            whole = fingerprint(raw)
             raw["tokenizer"] = TokenizerInfo(**raw["tokenizer"])
             raw["splits"] = {k: [Shard(**s) for s in v] for k, v in raw["splits"].items()}
             manifest = cls(**raw)
             actual = manifest.fingerprint
         except (KeyError, TypeError, AttributeError) as e:
             raise UserError(f"{path} is damaged: {type(e).__name__} {e}") from e
-        if stored != actual:
-            raise UserError(f"{path} was changed after it was written: its fingerprint differs")
+        if (stored, checksum) != (actual, whole):
+            raise UserError(f"{path} was changed after it was written: its checksum differs")
         return manifest

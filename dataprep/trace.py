@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -50,7 +51,7 @@ def check_row(shard: Shard, row: int) -> None:
 def row_pieces(out_dir: Path, shard: Shard, row: int) -> list[Piece]:
     """The documents of one row, in order."""
     check_row(shard, row)
-    table = pq.read_table(_audit(out_dir, shard), filters=pc.field("row") == row)
+    table = read_audit(_audit(out_dir, shard), pc.field("row") == row)
     return [Piece(**piece) for piece in table.sort_by("start").to_pylist()]
 
 
@@ -66,12 +67,24 @@ def document_fate(out_dir: Path, manifest: Manifest, file: str, row: int) -> Fat
     pieces: list[Piece] = []
     for shards in manifest.splits.values():
         for shard in shards:
-            found = pq.read_table(_audit(out_dir, shard), filters=places)
+            found = read_audit(_audit(out_dir, shard), places)
             pieces.extend(Piece(**piece) for piece in found.to_pylist())
     pieces.sort(key=lambda piece: piece.token_start)
     gone = (pc.field("file") == name) & (pc.field("row") == row)
-    removed = pq.read_table(out_dir / "audit" / "removed", filters=gone).to_pylist()
+    removed = [
+        row
+        for path in sorted((out_dir / "audit" / "removed").glob("*.parquet"))
+        for row in read_audit(path, gone).to_pylist()
+    ]
     return Fate(pieces, removed[0] if removed else None)
+
+
+def read_audit(path: Path, rows: pc.Expression | None = None) -> pa.Table:
+    """A table of the audit, all of it or some rows. Raises UserError when it is damaged."""
+    try:
+        return pq.read_table(path, filters=rows)
+    except (OSError, pa.ArrowException, KeyError) as e:
+        raise UserError(f"{path} cannot be read: {e}; run verify, or build again") from e
 
 
 def _find_input(manifest: Manifest, file: str) -> tuple[str, int]:

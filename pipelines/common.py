@@ -1,8 +1,11 @@
 """What all command lines share: typed configs from YAML and flags, and how errors end."""
 
 import difflib
+import io
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
-from dataprep.errors import UserError
+from dataprep.errors import UserError, printable
 
 Config = TypeVar("Config")
 Main = Callable[[Sequence[str] | None], int]
@@ -27,7 +30,9 @@ def parse_config(
     Raises UserError for an unknown key (naming the nearest), a value of a wrong type, a missing
     key, or a file that cannot be read.
     """
-    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
+    parser = ArgumentParser(
+        prog=prog, description=description, exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("--config", action="config", help="YAML file; later flags override it.")
     parser.add_class_arguments(kind, as_positional=False)
     args = list(sys.argv[1:] if argv is None else argv)
@@ -67,7 +72,7 @@ def _check_file(path: Path, known: Sequence[str]) -> None:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise UserError(f"--config: cannot read {path}: {e.strerror}") from e
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
         raise UserError(f"--config: {path} is not valid YAML: {' '.join(str(e).split())}") from e
     if not isinstance(content, dict):
         raise UserError(f"--config: {path} holds no keys; see --help for those it may hold")
@@ -108,15 +113,32 @@ def _explained(error: Exception, known: Sequence[str]) -> UserError:
 
 
 def run(main: Main, argv: Sequence[str] | None = None) -> int:
-    """Runs a command: an expected failure is one line on stderr and exit code 2."""
+    """Runs a command: an expected failure is one line on stderr and exit code 2.
+
+    130: stopped by Ctrl-C; 70: a defect of this program, with its traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not know every character
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return main(argv)
+        code = main(argv)
+        sys.stdout.flush()
+        return code
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as e:
+        print(f"error: {printable(str(e))}; check the path and the disk", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
         return 130
+    except Exception:
+        traceback.print_exc()
+        return 70
 
 
 def human(n: float) -> str:

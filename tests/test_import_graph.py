@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATAPREP = [
     *("version", "errors", "files", "chars", "batch", "ledger", "manifest"),
     *("readers", "clean", "dedup", "tokens", "pack", "mindrecord", "engine"),
-    *("mindformers", "report", "verify", "trace", "corpus"),
+    *("mindformers", "report", "trace", "verify", "corpus"),
 ]
 # Stages do not know each other: what they share is the form of the data.
 STAGES = ["readers", "clean", "dedup", "tokens", "pack", "mindrecord", "engine"]

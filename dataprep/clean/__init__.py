@@ -39,8 +39,8 @@ class Clean:
     """Rules to apply, in order: garbled, punctuation_only, gopher_quality."""
 
     def __post_init__(self) -> None:
-        if self.min_chars < 0:
-            raise UserError(f"clean.min_chars is {self.min_chars}; it must be 0 or more")
+        if not 0 <= self.min_chars < 2**31:
+            raise UserError(f"clean.min_chars is {self.min_chars}; it must be in 0..2**31 - 1")
         for rule in self.rules:
             if rule not in get_args(Rule):
                 raise UserError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,3 +61,16 @@ def write_array(path: Path, array: npt.NDArray[np.generic]) -> Path:
     with atomic_path(path) as tmp, tmp.open("wb") as f:
         np.save(f, array, allow_pickle=False)
     return path
+
+
+def read_array(path: Path, row: int | None = None) -> npt.NDArray[Any]:
+    """An array that write_array has written, or one row of it; no file stays open.
+
+    Raises UserError when the file is missing or damaged.
+    """
+    try:
+        if row is None:
+            return np.load(path, allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False)[row].copy()
+    except (OSError, ValueError, EOFError, IndexError) as e:
+        raise _unreadable(path, e) from e

@@ -8,6 +8,7 @@ from dataprep.clean import Clean
 from dataprep.dedup.config import Dedup
 from dataprep.engine import Engine
 from dataprep.errors import UserError
+from dataprep.files import check_path
 from dataprep.mindrecord import fit_layout
 from dataprep.pack import Pack
 from dataprep.readers import Input, Read
@@ -74,8 +75,10 @@ class BuildConfig:
     """Where tasks run."""
 
     def __post_init__(self) -> None:
-        if not self.out_dir:
-            raise UserError("out_dir is empty; name the output folder")
+        check_path("out_dir", self.out_dir)
+        check_path("tokenizer.path", self.tokenizer.path)
+        if self.work_dir is not None:
+            check_path("work_dir", self.work_dir)
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed is {self.seed}; it must be 0 or more, below 2**63")
         if not self.out.name:
@@ -91,8 +94,8 @@ class BuildConfig:
 
     @property
     def out(self) -> Path:
-        """The output folder, absolute."""
-        return Path(self.out_dir).absolute()
+        """The output folder, absolute; a link to a folder stays one, its target is replaced."""
+        return Path(self.out_dir).resolve()
 
     @property
     def building(self) -> Path:
@@ -103,7 +106,7 @@ class BuildConfig:
     def work(self) -> Path:
         """Folder of intermediate files."""
         if self.work_dir:
-            return Path(self.work_dir).absolute()
+            return Path(self.work_dir).resolve()
         return self.out.with_name(self.out.name + ".work")
 
     def content(self) -> dict[str, Any]:

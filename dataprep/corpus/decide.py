@@ -25,7 +25,7 @@ import pyarrow as pa
 from dataprep import dedup
 from dataprep.batch import text_buffers
 from dataprep.corpus import pass_a
-from dataprep.corpus.arrow import open_arrow, read_columns, write_arrow
+from dataprep.corpus.arrow import open_arrow, read_array, read_columns, write_arrow
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.plan import Identity, Ints, Plan
 from dataprep.dedup.config import Dedup
@@ -126,7 +126,7 @@ class Decide:
         cluster = np.arange(n)
         if self.dedup.method == "none" or n == 0:
             return fate, duplicate_of, similarity, cluster, []
-        hashes = [np.load(f / pass_a.HASHES, allow_pickle=False) for f in self.folders]
+        hashes = [read_array(f / pass_a.HASHES) for f in self.folders]
         first = dedup.first_of_equal(np.concatenate(hashes))
         copies = first != np.arange(n)
         warnings = []
@@ -154,11 +154,12 @@ class Decide:
         self, starts: Ints, candidates: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[Ints, Ints]]:
         """Buckets with more than one document, one band at a time."""
-        maps = [np.load(f / pass_a.KEYS, mmap_mode="r", allow_pickle=False) for f in self.folders]
-        shingled = [np.load(f / pass_a.SHINGLED, allow_pickle=False) for f in self.folders]
+        shingled = [read_array(f / pass_a.SHINGLED) for f in self.folders]
         documents = np.flatnonzero(candidates & np.concatenate(shingled))
-        for band in range(maps[0].shape[0]):
-            keys = np.concatenate([m[band] for m in maps])
+        bands, _ = self.dedup.bands()
+        for band in range(bands):
+            # One file open at a time: there may be thousands.
+            keys = np.concatenate([read_array(f / pass_a.KEYS, band) for f in self.folders])
             yield dedup.buckets(keys[documents], documents)
 
     def _mix(self, fate: npt.NDArray[np.uint8], files: Ints, rows: Ints) -> npt.NDArray[np.int32]:

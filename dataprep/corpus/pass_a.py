@@ -86,7 +86,7 @@ class _Signer:
                 shingles, starts = dedup.shingle(data, offsets, self._config.ngram)
                 signatures = dedup.signatures(shingles, starts, self._a, self._b)
                 self._keys.append(dedup.band_keys(signatures, self._bands, self._rows))
-                self._shingled.append(np.diff(starts) > 0)
+                self._shingled.append(np.diff(starts) >= self._config.min_shingles)
             self.documents += batch.num_rows
             yield batch
 

@@ -4,7 +4,7 @@ OUT.building/train/train-00000-of-00004.mindrecord (+ .db)
 OUT.building/audit/rows/train-00000-of-00004.parquet    which documents stand in which row
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,33 +144,30 @@ class PackAndWrite:
 
         Tokens go from the mapped spills straight to their final place: memory is one shard's.
         """
-        batches: list[pa.RecordBatch] = []
-        for part in self.slices:
-            reader = open_arrow(part.spill)
-            batches.extend(reader.get_batch(i) for i in part.batches)
-        order, file, row, length = (
-            np.concatenate([column(batch) for batch in batches])
-            for column in (
-                lambda b: np.asarray(b.column("order")),
-                lambda b: np.asarray(b.column("file")),
-                lambda b: np.asarray(b.column("row")),
-                lambda b: np.diff(np.asarray(b.column("tokens").offsets)),
-            )
-        )
+        keys = [
+            (b["order"], b["file"], b["row"], np.diff(np.asarray(b["tokens"].offsets)))
+            for b in self._batches()
+        ]
+        order, file, row, length = (np.concatenate(column) for column in zip(*keys))
         by_place = np.lexsort((row, file, order))
         offsets = np.concatenate([[0], np.cumsum(length[by_place])]).astype(np.int64)
         target = np.empty(len(by_place), np.int64)  # where each document's tokens begin
         target[by_place] = offsets[:-1]
         tokens = np.empty(int(offsets[-1]), np.int32)
         first = 0
-        for batch in batches:
-            lists = batch.column("tokens")
-            stop = first + len(lists)
-            _scatter(
-                np.asarray(lists.values), np.asarray(lists.offsets), target[first:stop], tokens
-            )
-            first = stop
+        for batch in self._batches():
+            lists = batch["tokens"]
+            place = target[first : first + len(lists)]
+            _scatter(np.asarray(lists.values), np.asarray(lists.offsets), place, tokens)
+            first += len(lists)
         return Documents(file[by_place], row[by_place], tokens, offsets)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """This shard's batches; one spill file is open at a time: there may be thousands."""
+        for part in self.slices:
+            reader = open_arrow(part.spill)
+            for i in part.batches:
+                yield reader.get_batch(i)
 
     def _audit(self, documents: "Documents", pieces: Pieces) -> Path:
         path = self.building / "audit" / "rows" / f"{self.name}.parquet"
@@ -222,7 +219,7 @@ def tasks(
         if not parts:
             raise UserError(
                 f"shard {number} of {split} would be empty: its documents have no tokens; "
-                f"use fewer write.shards than {config.write.shards}"
+                f"use fewer write.shards than {config.write.shards}, or another seed"
             )
         out.append(
             Task(

@@ -1,7 +1,6 @@
 """The passes of one run, and what each leaves for the next."""
 
 import platform
-import shutil
 import time
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
@@ -133,7 +132,6 @@ class Passes:
 
     def write_audit(self) -> None:
         folder = self.config.building / "audit" / "removed"
-        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted run with another config
         audit.write_removed(
             folder,
             [file.path for file in self.plan.files],

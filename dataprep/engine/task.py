@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dataprep.errors import UserError
-from dataprep.files import canonical_json, fingerprint, read_json, write_json
+from dataprep.files import TMP, canonical_json, fingerprint, read_json, write_json
 from dataprep.version import __version__
 
 RECEIPT = "receipt.json"
@@ -109,6 +109,8 @@ def run_task(task: Task) -> dict[str, Any]:
     if done is not None:
         return done
     (task.folder / RECEIPT).unlink(missing_ok=True)
+    for left_over in task.folder.glob(f"*{TMP}"):  # of an attempt that was killed
+        left_over.unlink(missing_ok=True)
     try:
         result, outputs = task.work(task.folder)
     except UserError:

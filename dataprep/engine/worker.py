@@ -46,7 +46,7 @@ def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     while True:
         task = pipe.recv()
-        pipe.send(_answer(task))
+        pipe.send(answer(task))
 
 
 def _die_with_parent() -> None:
@@ -57,7 +57,8 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def _answer(task: Task) -> dict[str, Any] | BaseException:
+def answer(task: Task) -> dict[str, Any] | BaseException:
+    """What a task returns, or what it raised, in a form that can be sent."""
     try:
         return run_task(task)
     except UserError as e:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dataprep.files import TMP, sha256_file, sync, write_error
+from dataprep.files import sha256_file, sync, unfinished, write_error
 from dataprep.mindrecord.encode import PREFIX, Int32, encode_rows, row_sizes
 from dataprep.mindrecord.header import Layout, check_columns, encode_header
 from dataprep.mindrecord.index import encode_index, index_path
@@ -69,8 +69,8 @@ class ShardWriter:
         self._encoded = 0  # bytes of all rows
         self._chunk = max(1, BUFFER // row_bytes(columns))
         self._buffer = np.empty(self._chunk * row_bytes(columns), np.uint8)
-        self._tmp = path.with_name(path.name + TMP)
-        self._index_tmp = index_path(path).with_name(index_path(path).name + TMP)
+        self._tmp = unfinished(path)
+        self._index_tmp = unfinished(index_path(path))
 
     def __enter__(self) -> "ShardWriter":
         try:

@@ -29,6 +29,7 @@ __all__ = [
 
 # Below this many bad records a file goes on: a fraction of few records says little.
 FEW_BAD = 10
+MOST_MIB = 65_536
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Read:
     def __post_init__(self) -> None:
         if not 0 <= self.max_bad_fraction <= 1:
             raise UserError(f"read.max_bad_fraction is {self.max_bad_fraction}; it must be in 0..1")
-        if self.max_document_mib < 1:
+        if not 1 <= self.max_document_mib <= MOST_MIB:
             raise UserError(
-                f"read.max_document_mib is {self.max_document_mib}; it must be 1 or more"
+                f"read.max_document_mib is {self.max_document_mib}; it must be in 1..{MOST_MIB}"
             )
 
     def __call__(self, split: Split, index: int, ledger: TaskLedger) -> Iterator[pa.RecordBatch]:

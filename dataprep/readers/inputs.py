@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from dataprep.errors import UserError
+from dataprep.files import check_path
 
 Format = Literal["jsonl", "parquet", "text"]
 Compression = Literal["", "gzip", "zstd", "bzip2"]
@@ -56,6 +57,9 @@ class Input:
     needs it, by language identification."""
 
     def __post_init__(self) -> None:
+        check_path("inputs.path", self.path)
+        if not self.source or not isinstance(self.source, str):
+            raise UserError(f"inputs: source of {self.path} is {self.source!r}; give it a name")
         if not 0 < self.weight <= MAX_WEIGHT:
             raise UserError(
                 f"inputs: weight of {self.path} is {self.weight}; it must be above 0, up to "

@@ -168,6 +168,24 @@ def test_short_chinese_texts_stay(tmp_path: Path, tokenizer: str) -> None:
     assert result.ledger.below("documents.removed.") == {"clean.empty": 1}
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["C", "C++", "C#"],
+        ["x = -1", "x = 1", "x != 1", "x > 1"],
+        ["-5", "5"],
+        ["US", "us"],
+        [f"return a {op} b" for op in "+-*/%&|^"],
+    ],
+)
+def test_short_texts_that_differ_in_symbols_stay(
+    tmp_path: Path, tokenizer: str, texts: list[str]
+) -> None:
+    """What shingles leave out (case, operators) may be all that matters in a short text."""
+    result = small(tmp_path, tokenizer, texts, engine=Engine(quiet=True))
+    assert kept_rows(result) == list(range(len(texts)))
+
+
 def test_unique_documents_all_stay(tmp_path: Path, tokenizer: str) -> None:
     """dclm 83: a filter updated twice removed 90 %."""
     texts = [document(1000 + i, 5) for i in range(100)]
