@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dataprep.corpus import BuildConfig, BuildResult, build
 from dataprep.corpus.status import dry_run, status
+from dataprep.errors import printable
 from dataprep.mindformers import write_mindformers
 from dataprep.report import write_report
 from pipelines.common import human, parse_config, run
@@ -65,8 +66,10 @@ def summary(result: BuildResult) -> str:
         lines.append(f"time       {seconds:.1f} s, {rate:.2f} MB/s of input ({each})")
     else:
         lines.append("time       none: this corpus was built before, nothing is left to do")
-    lines += [f"note       {note}" for note in manifest.notes]
-    lines.append(f"output     {result.out_dir} (report.html, manifest.json, audit/)")
+    lines += [f"note       {printable(note)}" for note in manifest.notes]
+    lines.append(
+        f"output     {printable(str(result.out_dir))} (report.html, manifest.json, audit/)"
+    )
     return "\n".join(lines)
 
 

@@ -85,10 +85,20 @@ def _check_keys(value: Any, known: Sequence[str], prefix: str, path: Path) -> No
             dotted = f"{prefix}{key}"
             if dotted not in known:
                 raise UserError(f"{path}: unknown key {dotted!r}{_nearest(dotted, known)}")
-            if any(k.startswith(dotted + ".") for k in known):
+            below = [k for k in known if k.startswith(dotted + ".")]
+            if below:
+                wants: type = list if below[0].startswith(dotted + ".*") else dict
+                if not isinstance(inner, wants):
+                    form = "a list of entries" if wants is list else "a section of keys"
+                    raise UserError(f"{path}: {dotted} must be {form}, not {inner!r:.60}")
                 _check_keys(inner, known, dotted + ".", path)
     elif isinstance(value, list):
         for inner in value:
+            if not isinstance(inner, dict):
+                name = prefix.removesuffix(".")
+                raise UserError(
+                    f"{path}: each of {name} must be a section of keys, not {inner!r:.60}"
+                )
             _check_keys(inner, known, prefix + "*.", path)
 
 

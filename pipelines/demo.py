@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     clean = Clean()
     model = folder / "tokenizer.model"
-    TrainTokenizer(vocab_size=6000, max_mib=4)(cleaned_texts(inputs, Read(), clean), model)
+    TrainTokenizer(vocab_size=6000, max_mib=4)(cleaned_texts(inputs, Read(), clean, []), model)
     print(f"tokenizer  6,000 ids: {model}")
 
     title("3. Build the corpus: clean, deduplicate, tokenize, pack, write")

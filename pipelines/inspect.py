@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from dataprep.errors import UserError
+from dataprep.errors import UserError, printable
 from dataprep.files import sha256_file
 from dataprep.manifest import Manifest
 from dataprep.mindrecord import ShardReader
@@ -67,7 +67,7 @@ def _encoder(manifest: Manifest) -> Encoder:
 def _border(piece: Piece) -> Text:
     end = piece.start + piece.length
     where = f"slots {piece.start}..{end - 1}, tokens from {piece.token_start}"
-    return Text(f"── {piece.file}:{piece.source_row} ({where})", "cyan")
+    return Text(f"── {printable(piece.file)}:{piece.source_row} ({where})", "cyan")
 
 
 def _content(row: dict[str, np.ndarray], piece: Piece, encoder: Encoder | None) -> Text:
@@ -78,8 +78,8 @@ def _content(row: dict[str, np.ndarray], piece: Piece, encoder: Encoder | None) 
     borders = np.flatnonzero(np.diff(mask)) + 1
     for part, on in zip(np.split(ids, borders), np.split(mask, borders)):
         text = encoder.decode(part.tolist()) if encoder else " ".join(map(str, part)) + " "
-        safe = "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
-        out.append(safe, "" if on[0] else "dim")
+        safe = (printable(line) for line in text.replace("\t", "    ").split("\n"))
+        out.append("\n".join(safe), "" if on[0] else "dim")
     return out
 
 

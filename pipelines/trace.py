@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataprep.errors import UserError
+from dataprep.errors import UserError, printable
 from dataprep.manifest import Manifest
 from dataprep.trace import document_fate, find_shard, row_pieces
 from pipelines.common import run
@@ -28,12 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--doc", help="FILE:ROW, the file as in the manifest or its end")
     args = parser.parse_args(argv)
     manifest = Manifest.load(args.out)
-    if args.row:
+    if args.row is not None:
         number, row = _pair("--row", args.row)
         shard = find_shard(manifest, _number("--row", number), args.split)
         for p in row_pieces(args.out, shard, row):
             print(
-                f"slots {p.start}..{p.start + p.length - 1}: {p.file}:{p.source_row} "
+                f"slots {p.start}..{p.start + p.length - 1}: {printable(p.file)}:{p.source_row} "
                 f"tokens {p.token_start}..{p.token_start + p.length - 1}"
             )
         return 0
@@ -49,7 +49,8 @@ def _fate(out: Path, manifest: Manifest, file: str, row: int) -> list[str]:
         if r["value"] == r["value"]:  # not NaN: the rule measures something
             lines.append(f"  measured {r['value']:.6g}, threshold {r['threshold']:.6g}")
         if r["duplicate_of"]:
-            lines.append(f"  duplicate of {r['duplicate_of']} (similarity {r['similarity']:.4f})")
+            kept = printable(r["duplicate_of"])
+            lines.append(f"  duplicate of {kept} (similarity {r['similarity']:.4f})")
         return lines
     if not fate.pieces:
         return ["no document: a blank line"]
@@ -68,7 +69,7 @@ def _pair(flag: str, value: str) -> tuple[str, int]:
 
 
 def _number(flag: str, value: str) -> int:
-    if not value.isdecimal():
+    if not value.isdecimal() or len(value) > 18:
         raise UserError(f"{flag}: {value!r} is not a number from 0 on")
     return int(value)
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from dataprep.clean import Clean
 from dataprep.corpus.texts import cleaned_texts
-from dataprep.readers import Input, Read
+from dataprep.errors import UserError, printable
+from dataprep.files import check_path
+from dataprep.readers import Input, Read, expand
 from dataprep.tokens.tokenizer import load
 from dataprep.tokens.train import TrainTokenizer
 from pipelines.common import human, parse_config, run
@@ -34,18 +36,27 @@ class TokenizerConfig:
     clean: Clean = field(default_factory=Clean)
     """How to clean."""
 
+    def __post_init__(self) -> None:
+        check_path("out", self.out)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains a tokenizer and prints its summary."""
     config = parse_config(TokenizerConfig, argv, "mindprep tokenizer", DESCRIPTION)
     start = time.monotonic()
-    counted = _Counted(cleaned_texts(config.inputs, config.read, config.clean))
+    out = Path(config.out).resolve()
+    if any(Path(file.path).resolve() == out for file in expand(config.inputs)):
+        raise UserError(f"out: {config.out} is one of the inputs; name another file")
+    warnings: list[str] = []
+    counted = _Counted(cleaned_texts(config.inputs, config.read, config.clean, warnings))
     config.train(iter(counted), Path(config.out))
     loaded = load(config.out)
     print(
         f"tokenizer  {loaded.info.vocab_size:,} ids from {counted.documents:,} documents, "
         f"{human(counted.characters)} characters, in {time.monotonic() - start:.1f} s"
     )
+    for warning in warnings:
+        print(f"note       {printable(warning)}")
     if loaded.lossy:
         print(f"note       it loses text: {loaded.lossy}")
     print(f"output     {config.out}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dataprep.errors import printable
 from dataprep.verify import verify
 from pipelines.common import run
 
@@ -22,9 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="output folder of a build")
     verdict = verify(parser.parse_args(argv).out)
     for note in verdict.notes:
-        print(f"note: {note}")
+        print(f"note: {printable(note)}")
     for defect in verdict.defects:
-        print(f"DEFECT: {defect}")
+        print(f"DEFECT: {printable(defect)}")
     print(
         f"{verdict.shards} shards, {verdict.rows:,} rows, {verdict.tokens:,} tokens: "
         f"{'verified' if not verdict.defects else f'{len(verdict.defects)} defects'}"

@@ -8,8 +8,10 @@ from dataprep.ledger import TaskLedger
 from dataprep.readers import Input, Read, expand, plan_splits
 
 
-def cleaned_texts(inputs: Sequence[Input], read: Read, clean: Clean) -> Iterator[str]:
-    """Documents in input order, each text once.
+def cleaned_texts(
+    inputs: Sequence[Input], read: Read, clean: Clean, warnings: list[str]
+) -> Iterator[str]:
+    """Documents in input order, each text once; `warnings` gets what a person should see.
 
     Memory: 16 bytes of hash for each document.
     """
@@ -22,3 +24,4 @@ def cleaned_texts(inputs: Sequence[Input], read: Read, clean: Clean) -> Iterator
                 if key not in seen:
                     seen.add(key)
                     yield text
+        warnings.extend(ledger.warnings)

@@ -63,7 +63,10 @@ class TrainTokenizer:
                 minloglevel=2,
             )
         except RuntimeError as e:
-            raise UserError(f"cannot train a tokenizer of {self.vocab_size} ids: {e}") from e
+            raise UserError(
+                f"cannot train a tokenizer of {self.vocab_size} ids: {e}; give more text or a "
+                "smaller vocab_size"
+            ) from e
         with atomic_path(path) as tmp:
             tmp.write_bytes(model.getvalue())
 
