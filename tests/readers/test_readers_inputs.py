@@ -86,7 +86,7 @@ def test_any_name_is_taken_literally_when_it_exists(name: str, tmp_path: Path) -
         ("none.txt", "no file matches '.*none.txt'"),
         ("none*", "no file matches"),
         ("x" * 5000, "no file matches"),
-        ("nul\0.txt", "no file matches"),
+        ("nul\0.txt", "not the name of a file or folder"),
         ("folder", r"folder is a folder; give a pattern such as .*folder/\*\.jsonl"),
         ("pipe.txt", "no file matches"),
         ("dangling.txt", "no file matches"),
@@ -103,7 +103,7 @@ def test_paths_that_name_no_file(path: str, message: str, tmp_path: Path) -> Non
 def test_no_entry_no_path_no_url() -> None:
     with pytest.raises(UserError, match="inputs is empty"):
         expand([])
-    with pytest.raises(UserError, match="no file matches ''"):
+    with pytest.raises(UserError, match="inputs.path is '': not the name"):
         expand([Input("")])
     with pytest.raises(UserError, match="'s3://bucket/x.jsonl' is a URL; only local paths"):
         expand([Input("s3://bucket/x.jsonl")])
