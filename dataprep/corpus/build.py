@@ -22,7 +22,15 @@ from dataprep.corpus.lock import LOCK, exclusive
 from dataprep.corpus.passes import Passes
 from dataprep.corpus.plan import Plan, make_plan
 from dataprep.errors import UserError
-from dataprep.files import TMP, canonical_json, read_json, sync, write_error, write_json
+from dataprep.files import (
+    TMP,
+    canonical_json,
+    read_json,
+    sync,
+    unfinished,
+    write_error,
+    write_json,
+)
 from dataprep.ledger import Ledger
 from dataprep.manifest import NAME, Manifest
 from dataprep.tokens import LoadedTokenizer
@@ -98,9 +106,14 @@ def _identity(config: BuildConfig, plan: Plan, loaded: LoadedTokenizer) -> dict[
 
 
 def _recover(out: Path) -> None:
-    """Puts an earlier output back that was moved aside by a run killed before its last rename."""
+    """Puts an earlier output back that was moved aside by a run killed before its last rename.
+
+    Raises UserError when something else has that name, before any work is done.
+    """
     old = _aside(out)
-    if not out.exists() and (old / NAME).is_file():
+    if old.exists() and not (old / NAME).is_file():
+        raise UserError(f"{old} is in the way and not an output folder; move or remove it")
+    if old.exists() and not out.exists():
         os.replace(old, out)
 
 
@@ -159,7 +172,7 @@ def _own(building: Path, identity: dict[str, Any]) -> None:
     Raises UserError when the folder is nobody's and not empty.
     """
     owner = building / RUN
-    for left_over in building.glob(f"*{TMP}"):  # of a run killed while it wrote
+    for left_over in building.glob(f"*{TMP}"):  # of a run that was killed: we hold the lock
         left_over.unlink()
     others = [path for path in building.iterdir() if path.name not in (LOCK, RUN)]
     if others and not owner.is_file():
@@ -182,8 +195,9 @@ def _make_folders(config: BuildConfig) -> None:
     for folder in (config.work, config.building):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / ".writable").touch()
-            (folder / ".writable").unlink()
+            probe = unfinished(folder / "writable")
+            probe.touch()
+            probe.unlink()
         except OSError as e:
             raise write_error(folder, e) from e
 
@@ -201,8 +215,6 @@ def _publish(config: BuildConfig, manifest: Manifest, outputs: set[Path]) -> Non
     manifest.save(building)
     (building / LOCK).unlink()
     old = _aside(out)
-    if old.exists() and not (old / NAME).is_file():
-        raise UserError(f"{old} is in the way and not an output folder; move or remove it")
     try:
         if old.exists():
             shutil.rmtree(old)
