@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench soak clean
 
 setup: $(READY)
 
@@ -30,6 +30,10 @@ check: setup
 # Long: ours against the peers, each in its own environment.
 bench: setup
 	$(BIN)/python -m benchmarks.run_all
+
+# Long, several GB of disk: the memory of a build on made corpora of 2 and 4 GB.
+soak: setup
+	$(BIN)/python -m benchmarks.memory --mb 2000 4000
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo
