@@ -47,10 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{shard.path} row {args.row}: {trained} of {manifest.seq_length} slots trained", "bold"
         )
     )
-    for piece in row_pieces(args.out, shard, args.row):
+    pieces = row_pieces(args.out, shard, args.row)
+    for piece in pieces:
         console.print(_border(piece))
         console.print(_content(row, piece, encoder))
-    used = sum(piece.length for piece in row_pieces(args.out, shard, args.row))
+    used = sum(piece.length for piece in pieces)
     console.print(Text(f"── {manifest.seq_length - used} slots of padding", "cyan"))
     return 0
 

@@ -115,11 +115,8 @@ class _Owners:
         self, identity: Identity, read: Sequence[Task], starts: Sequence[int], files: Sequence[str]
     ) -> None:
         self.starts, self.files = starts, files
-        ids = [read_columns(task.folder / pass_a.CLEANED, ["split", "row"]) for task in read]
-        self._file, self._row = identity(
-            np.concatenate([np.zeros(0, np.int32), *(np.asarray(t["split"]) for t in ids)]),
-            np.concatenate([np.zeros(0, np.int64), *(np.asarray(t["row"]) for t in ids)]),
-        )
+        folders = [task.folder for task in read]
+        _, self._file, self._row = decide.document_ids(folders, identity)
 
     def of(self, documents: Ints) -> tuple[Ints, Ints]:
         return self._file[documents], self._row[documents]

@@ -25,7 +25,7 @@ import pyarrow as pa
 from dataprep import dedup
 from dataprep.batch import text_buffers
 from dataprep.corpus import pass_a
-from dataprep.corpus.arrow import open_arrow, read_array, read_columns, write_arrow
+from dataprep.corpus.arrow import read_array, read_columns, write_arrow
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.plan import Identity, Ints, Plan
 from dataprep.dedup.config import Dedup
@@ -79,14 +79,9 @@ class Decide:
     seed: int
 
     def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
-        counts = [_documents(f) for f in self.folders]
+        counts, files, rows = document_ids(self.folders, self.identity)
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         fate, duplicate_of, similarity, cluster, warnings = self._duplicates(starts)
-        ids = [read_columns(f / pass_a.CLEANED, ["split", "row"]) for f in self.folders]
-        files, rows = self.identity(
-            np.concatenate([np.zeros(0, np.int32), *(np.asarray(t["split"]) for t in ids)]),
-            np.concatenate([np.zeros(0, np.int64), *(np.asarray(t["row"]) for t in ids)]),
-        )
         copies = self._mix(fate, files, rows)
         self._hold_out(fate, cluster, files, rows)
         copies[fate == EVAL] = 1
@@ -213,9 +208,14 @@ def borders(places: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.uint6
     return np.sort(places)[np.arange(1, shards) * len(places) // shards]
 
 
-def _documents(folder: Path) -> int:
-    reader = open_arrow(folder / pass_a.CLEANED)
-    return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+def document_ids(folders: Sequence[Path], identity: Identity) -> tuple[list[int], Ints, Ints]:
+    """(documents of each folder of pass A, file int64[n] and row int64[n] of all of them)."""
+    ids = [read_columns(folder / pass_a.CLEANED, ["split", "row"]) for folder in folders]
+    files, rows = identity(
+        np.concatenate([np.zeros(0, np.int32), *(np.asarray(t["split"]) for t in ids)]),
+        np.concatenate([np.zeros(0, np.int64), *(np.asarray(t["row"]) for t in ids)]),
+    )
+    return [len(t) for t in ids], files, rows
 
 
 class _ShingleStore:

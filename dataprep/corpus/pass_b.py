@@ -123,10 +123,12 @@ def _runs(key: Ints, by_key: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def tasks(
-    config: BuildConfig, done: list[Task], judged: Task, decided: dict[str, Any]
+    config: BuildConfig, sha256: str, done: list[Task], judged: Task, decided: dict[str, Any]
 ) -> list[Task]:
-    """One task for each task of pass A. `judged`, `decided`: the task between and its result."""
-    loaded = config.tokenizer.load()
+    """One task for each task of pass A.
+
+    `sha256`: of the tokenizer's file; `judged`, `decided`: the task between and its result.
+    """
     assert isinstance(judged.work, decide.Decide)
     identity = judged.work.identity
     out = []
@@ -144,7 +146,7 @@ def tasks(
                     "shards": fingerprint(decided["borders"]),
                     "files": identity.files[indices].tolist(),
                     "row bases": identity.bases[indices].tolist(),
-                    "tokenizer": {**asdict(config.tokenizer), "sha256": loaded.info.sha256},
+                    "tokenizer": {**asdict(config.tokenizer), "sha256": sha256},
                 },
                 work=TokenizeAndSpill(
                     cleaned=before.folder / pass_a.CLEANED,

@@ -52,12 +52,14 @@ class Passes:
         (self.decided,) = yield DEDUP, [self.decide]
         self.notes.extend(self.decided["warnings"])
         self._check_survivors()
-        self.tokenize = pass_b.tasks(config, self.read, self.decide, self.decided)
+        info = self.loaded.info
+        self.tokenize = pass_b.tasks(config, info.sha256, self.read, self.decide, self.decided)
         self.spilled = yield TOKENIZE, self.tokenize
         if not any(result["slices"] for result in self.spilled):
             raise UserError(self._nothing_left())
-        pad_id = self.loaded.info.pad_id
-        self.write = pass_c.tasks(config, plan, self.decided, self.tokenize, self.spilled, pad_id)
+        self.write = pass_c.tasks(
+            config, plan, self.decided, self.tokenize, self.spilled, info.pad_id
+        )
         self.written = yield WRITE, self.write
 
     def run(self, do: Callable[[str, list[Task]], list[Result]]) -> dict[str, float]:
