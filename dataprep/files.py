@@ -1,7 +1,8 @@
 """Whole files or none: atomic writes, hashes, canonical JSON.
 
 Invariant: a file under its final name is complete. Content goes to a temporary name in the same
-folder, is flushed to disk, and is renamed; a failure removes the temporary file.
+folder, is flushed to disk, and is renamed; a failure removes the temporary file. A remote file is
+written here and uploaded. Work files are not flushed: they can be made again (`engine.task`).
 """
 
 import contextlib
@@ -15,23 +16,35 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.errors import UserError
+from dataprep.storage import Place, Remote, place, read, staged
 
 TMP = ".tmp"  # suffix of every unfinished file; never read, removed freely
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; on success syncs it and renames it to `path`.
+def atomic_path(path: Place, durable: bool = True) -> Iterator[Path]:
+    """Yields a temporary local path; on success its content appears under `path`, whole.
 
-    Raises UserError when the disk is full or the folder cannot be written.
+    `durable`: it outlives the machine; without, it may be lost with it, or cut short.
+    Raises UserError when the disk is full, or the folder or the store cannot be written.
     """
+    if isinstance(path, Remote):
+        with staged(path.parent) as folder:
+            tmp = folder / path.name
+            try:
+                yield tmp
+            except OSError as e:
+                raise write_error(tmp, e) from e
+        return
     tmp = unfinished(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield tmp
-        sync(tmp)
+        if durable:
+            sync(tmp)
         os.replace(tmp, path)
-        sync(path.parent)
+        if durable:
+            sync(path.parent)
     except OSError as e:
         tmp.unlink(missing_ok=True)
         raise write_error(path, e) from e
@@ -45,7 +58,7 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TMP}")
 
 
-def write_error(path: Path, cause: OSError) -> UserError:
+def write_error(path: Place, cause: OSError) -> UserError:
     """The one wording for a failed write."""
     full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     cure = "free some space" if full else "choose a folder that can be written"
@@ -53,13 +66,20 @@ def write_error(path: Path, cause: OSError) -> UserError:
 
 
 def check_path(key: str, path: str) -> None:
-    """Raises UserError when no file can have this name: the system's own errors name no key."""
+    """Raises UserError when no file can have this name: the system's own errors name no key.
+
+    `path` may be a URL.
+    """
     try:
         good = path and "\0" not in path and path.encode("utf-8")
     except UnicodeEncodeError:
         good = False
     if not good:
         raise UserError(f"{key} is {path!r}: not the name of a file or folder; give another")
+    try:
+        place(path)
+    except UserError as e:
+        raise UserError(f"{key}: {e}") from e
 
 
 def sync(path: Path) -> None:
@@ -76,17 +96,17 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes readable JSON atomically."""
+def write_json(path: Place, value: Any, durable: bool = True) -> None:
+    """Writes readable JSON atomically; `durable` as for atomic_path."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    with atomic_path(path) as tmp:
+    with atomic_path(path, durable) as tmp:
         tmp.write_text(text, encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Place) -> Any:
     """Reads JSON; raises UserError when the file is missing or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read(path).decode("utf-8"))
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror}") from e
     except (ValueError, RecursionError) as e:

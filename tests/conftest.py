@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sentencepiece
 
+pytest_plugins = ["tests.object_store"]
 os.environ.setdefault("GLOG_v", "3")  # MindSpore's log: errors only
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

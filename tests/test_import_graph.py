@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Base modules, then the data's order; a part may import itself and parts above it in this list.
 DATAPREP = [
-    *("version", "errors", "files", "chars", "batch", "ledger", "manifest"),
+    *("version", "errors", "storage", "files", "chars", "batch", "ledger", "manifest"),
     *("readers", "clean", "dedup", "tokens", "pack", "mindrecord", "engine"),
     *("mindformers", "report", "trace", "verify", "corpus"),
 ]
