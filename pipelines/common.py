@@ -1,9 +1,11 @@
 """What all command lines share: typed configs from YAML and flags, and how errors end."""
 
+import contextlib
 import difflib
 import io
 import os
 import re
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,6 +17,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from dataprep.errors import UserError, printable
+from dataprep.storage import is_url
 
 Config = TypeVar("Config")
 Main = Callable[[Sequence[str] | None], int]
@@ -137,10 +140,9 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as e:
+        if isinstance(e, BrokenPipeError) and _reader_is_gone():
+            return 0
         print(f"error: {printable(str(e))}; check the path and the disk", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -149,6 +151,30 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
     except Exception:
         traceback.print_exc()
         return 70
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads our output any more, as `head` does; then it goes nowhere from now on.
+
+    Another pipe may have broken just as well.
+    """
+    with contextlib.suppress(OSError, ValueError):  # it may be no file at all
+        stdout = sys.stdout.fileno()
+        look = select.poll()
+        look.register(stdout, select.POLLOUT)
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in look.poll(0)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
+            return True
+    return False
+
+
+def output_folder(text: str) -> Path:
+    """An output folder named on a command line. Raises UserError when it is a URL."""
+    if is_url(text):
+        raise UserError(
+            f"{text} is a URL, and MindSpore reads local files only; copy the folder here first"
+        )
+    return Path(text)
 
 
 def human(n: float) -> str:

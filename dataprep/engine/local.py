@@ -7,9 +7,11 @@ Results do not depend on the number of processes: tasks share nothing, and come 
 given.
 """
 
+import contextlib
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +20,7 @@ from dataprep.engine.progress import Reporter
 from dataprep.engine.task import Task, receipt_of, run_task
 from dataprep.engine.worker import Worker
 from dataprep.errors import UserError
+from dataprep.storage import AT_ONCE
 
 Result = dict[str, Any]
 RETRIES = 1  # a task whose worker died is given to another, once
@@ -55,8 +58,9 @@ class LocalEngine:
         results: dict[int, Result] = {}
         todo = []
         with Reporter(label, sum(task.size for task in tasks), quiet=self.quiet) as report:
-            for i, task in enumerate(tasks):
-                done = receipt_of(task)
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                found = list(pool.map(receipt_of, tasks))
+            for i, (task, done) in enumerate(zip(tasks, found)):
                 if done is None:
                     todo.append(i)
                 else:
@@ -70,7 +74,7 @@ class LocalEngine:
         return [results[i] for i in range(len(tasks))]
 
     def _run(self, tasks: Sequence[Task], todo: Sequence[int]) -> Iterator[tuple[int, Result]]:
-        if self.workers == 1 or (len(todo) <= 1 and not self._idle):
+        if self.workers == 1:
             for i in todo:
                 yield i, run_task(tasks[i])
             return
@@ -80,16 +84,15 @@ class LocalEngine:
         deaths = dict.fromkeys(todo, 0)
         while queue or self._busy:
             while queue and len(self._busy) < self.workers:
-                worker = self._idle.pop() if self._idle else Worker.start()
                 i = queue.popleft()
-                worker.pipe.send(tasks[i])
+                worker = self._give(tasks[i], fresh=deaths[i] > 0)
                 self._busy[worker.pipe] = worker, i
             for pipe in wait(list(self._busy)):
                 assert isinstance(pipe, Connection)
                 worker, i = self._busy.pop(pipe)
                 try:
                     answer = pipe.recv()
-                except EOFError:  # the worker is dead: the kernel closed its end of the pipe
+                except (EOFError, ConnectionResetError):  # the kernel closed its end: it is dead
                     worker.stop()
                     deaths[i] += 1
                     if deaths[i] > RETRIES:
@@ -101,10 +104,29 @@ class LocalEngine:
                     raise answer
                 yield i, answer
 
+    def _give(self, task: Task, fresh: bool) -> Worker:
+        """The worker that has the task now: an idle one that lives, or one of its own.
+
+        `fresh`: a worker that was killed with others may have taken the idle ones along.
+        """
+        while self._idle and not fresh:
+            worker = self._idle.pop()
+            try:
+                worker.pipe.send(task)
+            except BrokenPipeError:  # it died while idle, of no task
+                worker.stop()
+            else:
+                return worker
+        worker = Worker.start()
+        with contextlib.suppress(BrokenPipeError):  # told when its answer is waited for
+            worker.pipe.send(task)
+        return worker
+
 
 def _died(task: Task, code: int | None) -> UserError:
     how = "was killed by the kernel or a person" if code == -signal.SIGKILL else f"exit code {code}"
     return UserError(
         f"a worker process died twice ({how}) on one task: {task.name}. If memory ran out, use "
-        "fewer engine.workers or a smaller read.max_document_mib; finished work is kept"
+        "fewer engine.workers, a smaller read.max_document_mib or write.buffer_mib; finished work "
+        "is kept"
     )

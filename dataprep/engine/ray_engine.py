@@ -14,6 +14,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -149,7 +150,8 @@ class RayEngine(LocalEngine):
 def _submit(remote: Any, task: Task) -> Any:
     """Our own pickle: Ray's would give a worker read-only arrays, which no local worker gets."""
     try:
-        task.folder.mkdir(parents=True, exist_ok=True)  # the worker has to see it
+        if isinstance(task.folder, Path):
+            task.folder.mkdir(parents=True, exist_ok=True)  # the worker has to see it
     except OSError as e:
         raise write_error(task.folder, e) from e
     return remote.options(name=task.name).remote(pickle.dumps(task), task.fingerprint)
@@ -160,7 +162,7 @@ def _serve(pickled: bytes, fingerprint: str) -> Result | BaseException:
     pa.set_cpu_count(1)  # the workers are the parallelism
     task: Task = pickle.loads(pickled)
     host = os.uname().nodename
-    if not task.folder.is_dir():
+    if isinstance(task.folder, Path) and not task.folder.is_dir():
         return UserError(
             f"node {host} does not see {task.folder}, which the driver made; put inputs, work_dir "
             "and out_dir on storage that all nodes share, under the same path"

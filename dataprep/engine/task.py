@@ -1,21 +1,29 @@
 """Tasks and receipts: a piece of work is done when its receipt says so, and never done twice.
 
     work/a/00003/cleaned.arrow      outputs, each written atomically
-    work/a/00003/receipt.json       written last: fingerprint, sizes of the outputs, result
+    work/a/00003/receipt.json       written last: fingerprint, size and hash of the outputs, result
 
 The fingerprint names all that the outputs depend on: the inputs' identity, the configs of the
 stages, the version of this package. A receipt with the same fingerprint, whose outputs are there,
 means: skip. So a killed run resumes, and a changed config redoes what depends on it.
+
+Work files are not flushed to disk, which would take longer than to make them. What a machine wrote
+before it last started (or another machine) may have been lost in part: there, outputs are not
+trusted by their size but read and compared with their hash.
 """
 
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import xxhash
+
 from dataprep.errors import UserError
-from dataprep.files import TMP, canonical_json, fingerprint, read_json, write_json
+from dataprep.files import TMP, canonical_json, fingerprint, read_json, write_error, write_json
+from dataprep.storage import Place, entry, place, remove
 from dataprep.version import __version__
 
 RECEIPT = "receipt.json"
@@ -24,7 +32,7 @@ RECEIPT = "receipt.json"
 class Work(Protocol):
     """What a task does: a picklable callable, usually a frozen dataclass of its parameters."""
 
-    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
         """Writes outputs (into `folder`, or elsewhere), each atomically.
 
         Returns a JSON-able result and the paths of the outputs.
@@ -38,7 +46,7 @@ class Task:
 
     name: str
     """For people: the pass and the input, e.g. "read data/en.jsonl"."""
-    folder: Path
+    folder: Place
     """Where the receipt lies, and what the task keeps for later passes."""
     depends_on: Mapping[str, Any]
     """JSON-able: everything that the outputs depend on, under names that people know."""
@@ -73,7 +81,7 @@ def why_to_do(task: Task) -> str:
 def _check(task: Task) -> tuple[dict[str, Any], str]:
     """(receipt, ""), or why it does not count."""
     path = task.folder / RECEIPT
-    if not path.is_file():
+    if entry(path) is None:
         return {}, "new"
     try:
         receipt = dict(read_json(path))
@@ -81,11 +89,15 @@ def _check(task: Task) -> tuple[dict[str, Any], str]:
             now = task.dependencies
             changed = ", ".join(_differences(receipt["depends_on"], now, "")) or "the receipt"
             return receipt, f"changed: {changed}"
-        for file, size in receipt["outputs"].items():
-            if not Path(file).is_file() or Path(file).stat().st_size != size:
+        same_start = receipt["machine"] == machine_start() != ""
+        for file, told in receipt["outputs"].items():
+            found = entry(place(file))
+            if found is None or found.size != told["size"]:
                 return receipt, f"missing or cut short: {file}"
+            if "xxh3" in told and not same_start and told["xxh3"] != hash_file(Path(file)):
+                return receipt, f"damaged: {file}"
         dict(receipt["result"])
-    except (UserError, KeyError, TypeError, AttributeError, ValueError):
+    except (UserError, OSError, KeyError, TypeError, AttributeError, ValueError):
         return {}, "damaged receipt"  # it proves nothing: the task is redone
     return receipt, ""
 
@@ -108,9 +120,13 @@ def run_task(task: Task) -> dict[str, Any]:
     done = receipt_of(task)
     if done is not None:
         return done
-    (task.folder / RECEIPT).unlink(missing_ok=True)
-    for left_over in task.folder.glob(f"*{TMP}"):  # of an attempt that was killed
-        left_over.unlink(missing_ok=True)
+    try:
+        remove(task.folder / RECEIPT)
+        if isinstance(task.folder, Path):
+            for left_over in task.folder.glob(f"*{TMP}"):  # of an attempt that was killed
+                left_over.unlink(missing_ok=True)
+    except OSError as e:
+        raise write_error(task.folder, e) from e
     try:
         result, outputs = task.work(task.folder)
     except UserError:
@@ -121,8 +137,35 @@ def run_task(task: Task) -> dict[str, Any]:
     receipt = {
         "fingerprint": task.fingerprint,
         "depends_on": task.dependencies,
-        "outputs": {str(path): path.stat().st_size for path in outputs},
+        "machine": machine_start(),
+        "outputs": {str(path): _seal(path) for path in outputs},
         "result": result,
     }
-    write_json(task.folder / RECEIPT, receipt)
+    write_json(task.folder / RECEIPT, receipt, durable=False)
     return result
+
+
+def _seal(path: Place) -> dict[str, Any]:
+    """What an output is known by: its size, and the hash of a local file (XXH3, 64 bits)."""
+    found = entry(path)
+    if found is None:
+        raise UserError(f"{path} vanished while the run went on; run again")
+    return {"size": found.size, **({"xxh3": hash_file(path)} if isinstance(path, Path) else {})}
+
+
+def hash_file(path: Path) -> str:
+    """XXH3 of a file: against damage, not against people."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as f:
+        while block := f.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@cache
+def machine_start() -> str:
+    """Names this start of this machine; "" where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,5 +1,6 @@
 """One worker process of the local engine: a task in, its result or exception out."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -44,9 +45,10 @@ def _serve(pipe: Connection) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pa.set_cpu_count(1)  # the workers are the parallelism
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
-    while True:
-        task = pipe.recv()
-        pipe.send(answer(task))
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone
+        while True:
+            task = pipe.recv()
+            pipe.send(answer(task))
 
 
 def _die_with_parent() -> None:

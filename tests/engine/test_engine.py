@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from dataprep import UserError
 from dataprep.engine import LocalEngine, Task, run_task
+from dataprep.engine.task import why_to_do
+from dataprep.engine.worker import Worker
 from dataprep.files import atomic_path
 
 
@@ -130,6 +133,53 @@ def test_a_worker_that_dies_once_costs_one_retry(tmp_path: Path) -> None:
         assert engine.map("again", tasks(tmp_path / "again"))[4]["square"] == 16
     assert results[0] == {"survived": True}
     assert [r["square"] for r in results[1:]] == [0, 1, 4, 9, 16]
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_dies_while_idle_costs_nothing(tmp_path: Path) -> None:
+    with LocalEngine(2, quiet=True) as engine:
+        results = engine.map("square", tasks(tmp_path))
+        for pid in {r["worker"] for r in results}:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # dead, and for the engine to reap
+        assert engine.map("again", tasks(tmp_path / "again"))[4]["square"] == 16
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_dies_before_it_reads_its_task_costs_one_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, started = Worker.start, []
+
+    def start() -> Worker:
+        worker = real()
+        if not started:
+            os.kill(worker.process.pid or 0, signal.SIGSTOP)  # as if its imports took long
+            threading.Timer(0.2, worker.process.kill).start()
+        started.append(worker)
+        return worker
+
+    monkeypatch.setattr(Worker, "start", start)
+    with LocalEngine(2, quiet=True) as engine:
+        results = engine.map("square", tasks(tmp_path))
+    assert [r["square"] for r in results] == [0, 1, 4, 9, 16]
+    assert len(started) == 3
+
+
+def test_work_of_a_machine_that_failed_is_compared_with_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was lost has its size still: a disk that was not flushed holds zeros."""
+    first, second = tasks(tmp_path)[2:4]
+    for one in (first, second):
+        run_task(one)
+    (first.folder / "out").write_bytes(b"\0")
+    assert why_to_do(first) == why_to_do(second) == ""  # this machine has not failed since
+    monkeypatch.setattr("dataprep.engine.task.machine_start", lambda: "another")
+    assert why_to_do(first) == f"damaged: {first.folder / 'out'}"
+    assert why_to_do(second) == ""
+    assert run_task(first)["square"] == 4
+    assert (first.folder / "out").read_text() == "4"
 
 
 @pytest.mark.timeout(120)

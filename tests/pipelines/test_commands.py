@@ -1,7 +1,9 @@
 """The commands on a small corpus: what they print, and that hostile text stays text."""
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from dataprep.readers import Input
 from dataprep.report import write_report
 from dataprep.tokens.tokenizer import load
 from pipelines.cli import main
+from pipelines.common import run
 from tests.conftest import document, write_jsonl
 
 Make = Callable[..., BuildConfig]
@@ -166,3 +169,22 @@ def test_train_runs(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (tmp_path / "run/metrics.png").stat().st_size > 1000
     assert main(["train", *flags, "--model.num_heads", "3"]) == 2
     assert main(["train", "--data", str(tmp_path), "--save_dir", "x"]) == 2
+
+
+def test_a_pipe_that_breaks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody reads our output any more: no failure. Another pipe has broken: one."""
+
+    def broken(argv: Sequence[str] | None) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    assert run(broken) == 2
+    assert capsys.readouterr().err.startswith("error: [Errno 32] Broken pipe")
+    talk = "from pipelines.common import run; exit(run(lambda _: print('x' * 10**6)))"
+    with subprocess.Popen(
+        [sys.executable, "-c", talk], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as talker:
+        assert talker.stdout and talker.stderr
+        talker.stdout.read(1)
+        talker.stdout.close()
+        assert talker.stderr.read() == b""
+    assert talker.returncode == 0
