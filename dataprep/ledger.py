@@ -49,6 +49,11 @@ class Ledger:
         if n:
             self.counts[source, name] += int(n)
 
+    def move(self, source: str, before: str, after: str, n: int) -> None:
+        """Counts n under another name than the ledger of an earlier task did."""
+        self.count(source, before, -n)
+        self.count(source, after, n)
+
     def total(self, name: str) -> int:
         """Sum over all sources of one name, or of all names below a prefix ending in a dot."""
         if name.endswith("."):
@@ -86,7 +91,8 @@ class Ledger:
         """{source: {name: count}}, sorted, for receipts and the manifest."""
         out: dict[str, dict[str, int]] = {}
         for (source, name), n in sorted(self.counts.items()):
-            out.setdefault(source, {})[name] = n
+            if n:  # all of a count may have moved
+                out.setdefault(source, {})[name] = n
         return out
 
     @classmethod

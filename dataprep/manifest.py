@@ -10,11 +10,11 @@ write equal manifests. A checksum covers all of it.
 """
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dataprep.errors import UserError
 from dataprep.files import fingerprint, read_json, write_json
+from dataprep.storage import Place, entry
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -84,7 +84,7 @@ class Manifest:
         """Number of rows in a split; 0 when there is none."""
         return sum(shard.rows for shard in self.splits.get(split, []))
 
-    def files(self, out_dir: Path, split: str) -> list[str]:
+    def files(self, out_dir: Place, split: str) -> list[str]:
         """Shard paths of a split, in order, for MindDataset.
 
         Raises UserError when the data set has no such split.
@@ -94,20 +94,20 @@ class Manifest:
             raise UserError(f"{out_dir} has no split {split!r}; it has: {have or 'none'}")
         return [str(out_dir / shard.path) for shard in self.splits[split]]
 
-    def save(self, out_dir: Path) -> None:
+    def save(self, out_dir: Place) -> None:
         """Writes out_dir/manifest.json atomically."""
         content = asdict(self)
         seals = {"fingerprint": self.fingerprint, "checksum": fingerprint(content)}
         write_json(out_dir / NAME, {**content, **seals})
 
     @classmethod
-    def load(cls, out_dir: Path) -> "Manifest":
+    def load(cls, out_dir: Place) -> "Manifest":
         """Reads and checks out_dir/manifest.json.
 
         Raises UserError when it is missing, damaged, of another format, or edited.
         """
         path = out_dir / NAME
-        if not path.is_file():
+        if entry(path) is None:
             raise UserError(
                 f"{out_dir} holds no {NAME}: not a finished output folder of build_corpus; "
                 "check the path, or run the build again to finish it"

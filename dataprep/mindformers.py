@@ -6,30 +6,36 @@ by name and want `actual_seq_len` last. Key names: MindFormers 1.9 to 2.1.
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 from dataprep.files import atomic_path
 from dataprep.manifest import Manifest
+from dataprep.storage import Place, Remote
 
 NAME = "mindformers.yaml"
 
 
-def write_mindformers(out_dir: Path) -> Callable[[Manifest, Path], None]:
+def write_mindformers(out_dir: Place) -> Callable[[Manifest, Place], None]:
     """A finishing step for `corpus.build`; paths in the file point below `out_dir`."""
 
-    def write(manifest: Manifest, folder: Path) -> None:
+    def write(manifest: Manifest, folder: Place) -> None:
         with atomic_path(folder / NAME) as tmp:
-            tmp.write_text(render(manifest, out_dir.resolve()), encoding="utf-8")
+            tmp.write_text(render(manifest, out_dir), encoding="utf-8")
 
     return write
 
 
-def render(manifest: Manifest, out_dir: Path) -> str:
+def render(manifest: Manifest, out_dir: Place) -> str:
     """The file's text: graph mode as live YAML, PyNative mode as a commented section."""
     columns = json.dumps(list(manifest.columns))
     strategy = ", ".join("[*dp, 1]" for _ in manifest.columns)
     folder = json.dumps(str(out_dir / "train"), ensure_ascii=False)
     files = json.dumps(manifest.files(out_dir, "train"), ensure_ascii=False)
+    copied = ""
+    if isinstance(out_dir, Remote):
+        copied = (
+            "# MindSpore reads local files only: copy the folder to each node, and write its path\n"
+            "# there in place of the URL.\n"
+        )
     eod = ""
     if "actual_seq_len" in manifest.columns:
         eod = (
@@ -39,7 +45,7 @@ def render(manifest: Manifest, out_dir: Path) -> str:
     return f"""\
 # Made by mindprep {manifest.versions.get("mindprep", "")}: {manifest.rows("train"):,} rows of \
 {manifest.seq_length} tokens. Set batch_size and data_parallel to yours.
-# Graph mode (use_legacy: False)
+{copied}# Graph mode (use_legacy: False)
 parallel_config:
   data_parallel: &dp 1
 parallel:

@@ -5,11 +5,11 @@ Everything that comes from a corpus, a path or a config is escaped: text is host
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 
 from dataprep.files import atomic_path
 from dataprep.ledger import Ledger
 from dataprep.manifest import Manifest
+from dataprep.storage import Place
 
 NAME = "report.html"
 
@@ -26,7 +26,7 @@ code{background:#f3f5f7;padding:0 .25rem}
 """
 
 
-def write_report(manifest: Manifest, folder: Path) -> None:
+def write_report(manifest: Manifest, folder: Place) -> None:
     """Writes folder/report.html. A finishing step for `corpus.build`."""
     with atomic_path(folder / NAME) as tmp:
         tmp.write_text(render(manifest), encoding="utf-8")
@@ -87,7 +87,9 @@ def _sources(ledger: Ledger) -> Iterable[Sequence[str]]:
         if source:  # "" counts rows, which mix sources
             own = {name: n for (s, name), n in ledger.counts.items() if s == source}
             removed = sum(n for k, n in own.items() if k.startswith("documents.removed."))
-            kept, tokens = own.get("documents.kept", 0), own.get("tokens.tokenized", 0)
+            kept = own.get("documents.kept", 0)
+            tokens = own.get("tokens.tokenized", 0) + own.get("tokens.repeated", 0)
+            tokens -= sum(n for k, n in own.items() if k.startswith("tokens.dropped."))
             yield (
                 source,
                 *(f"{n:,}" for n in (own.get("documents.read", 0), removed, kept, tokens)),

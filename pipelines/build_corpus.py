@@ -6,13 +6,13 @@ python -m pipelines.build_corpus --config C.yaml [--pack.seq_length 2048 ...]
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from dataprep.corpus import BuildConfig, BuildResult, build
 from dataprep.corpus.status import dry_run, status
 from dataprep.errors import printable
 from dataprep.mindformers import write_mindformers
 from dataprep.report import write_report
+from dataprep.storage import absolute
 from pipelines.common import human, parse_config, run
 
 DESCRIPTION = "Raw text to training-ready MindRecord shards."
@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _status(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="mindprep build --status")
-    parser.add_argument("out", type=Path, help="output folder of the run")
-    parser.add_argument("work_dir", type=Path, nargs="?", help="its work_dir, if it had its own")
+    parser.add_argument("out", help="output folder of the run")
+    parser.add_argument("work_dir", nargs="?", help="its work_dir, if it had its own")
     args = parser.parse_args(argv)
-    for line in status(args.out.absolute(), args.work_dir):
+    for line in status(absolute(args.out), absolute(args.work_dir) if args.work_dir else None):
         print(line)
     return 0
 

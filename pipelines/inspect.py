@@ -18,7 +18,7 @@ from dataprep.manifest import Manifest
 from dataprep.mindrecord import ShardReader
 from dataprep.tokens.tokenizer import Encoder, load
 from dataprep.trace import Piece, check_row, find_shard, row_pieces
-from pipelines.common import run
+from pipelines.common import output_folder, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Shows one row, decoded. Trained targets are plain, masked ones dim; a line "
         "before each document names its source.",
     )
-    parser.add_argument("out", type=Path, help="output folder of a build")
+    parser.add_argument("out", type=output_folder, help="output folder of a build")
     parser.add_argument("--split", default="train", help="train or eval (default: train)")
     parser.add_argument("--shard", type=int, default=0, help="number of the shard (default: 0)")
     parser.add_argument("--row", type=int, default=0, help="number of the row (default: 0)")

@@ -6,11 +6,10 @@ python -m pipelines.report OUT
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from dataprep.manifest import Manifest
 from dataprep.report import NAME, write_report
-from pipelines.common import run
+from pipelines.common import output_folder, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="mindprep report", description="Writes report.html of an output folder anew."
     )
-    parser.add_argument("out", type=Path, help="output folder of a build")
+    parser.add_argument("out", type=output_folder, help="output folder of a build")
     out = parser.parse_args(argv).out
     write_report(Manifest.load(out), out)
     print(out / NAME)

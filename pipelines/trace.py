@@ -12,7 +12,7 @@ from pathlib import Path
 from dataprep.errors import UserError, printable
 from dataprep.manifest import Manifest
 from dataprep.trace import document_fate, find_shard, row_pieces
-from pipelines.common import run
+from pipelines.common import output_folder, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="mindprep trace",
         description="Traces a row to its source documents, or a source record to its fate.",
     )
-    parser.add_argument("out", type=Path, help="output folder of a build")
+    parser.add_argument("out", type=output_folder, help="output folder of a build")
     parser.add_argument("--split", default="train", help="split of --row (default: train)")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--row", help="SHARD:ROW, both from 0 on")

@@ -6,11 +6,10 @@ python -m pipelines.verify OUT
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from dataprep.errors import printable
 from dataprep.verify import verify
-from pipelines.common import run
+from pipelines.common import output_folder, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Re-reads every shard with MindSpore and checks hashes, rows, labels, masks, "
         "positions, the ledger and the audit. Exit 0: all is well; 1: every defect is listed.",
     )
-    parser.add_argument("out", type=Path, help="output folder of a build")
+    parser.add_argument("out", type=output_folder, help="output folder of a build")
     verdict = verify(parser.parse_args(argv).out)
     for note in verdict.notes:
         print(f"note: {printable(note)}")

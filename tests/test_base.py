@@ -63,6 +63,13 @@ def test_a_ledger_balances_or_says_where_not() -> None:
     assert Ledger().add([ledger, ledger]).total("documents.read") == 20
 
 
+def test_a_later_task_counts_under_another_name() -> None:
+    early, late = Ledger(), Ledger()
+    early.count("zh", "documents.kept", 7)
+    late.move("zh", "documents.kept", "documents.removed.mix.max_tokens", 7)
+    assert Ledger().add([early, late]).to_json() == {"zh": {"documents.removed.mix.max_tokens": 7}}
+
+
 def test_a_prefix_is_not_a_name() -> None:
     ledger = Ledger()
     ledger.count("", "documents.removed_by_hand", 3)

@@ -130,6 +130,7 @@ class TrainConfig:
         for key in ("eval_batches", "eval_interval", "save_interval"):
             value = getattr(self, key)
             _require(value >= 0, key, value, "give 0 or more")
+        _require("://" not in self.data, "data", self.data, "copy the folder to this machine")
         _require(0 <= self.seed < 2**32, "seed", self.seed, "give a number from 0 to 2**32 - 1")
         choices = {"compute_dtype": ("float32", "bfloat16"), "mode": ("graph", "pynative")}
         for key, allowed in choices.items():

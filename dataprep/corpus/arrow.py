@@ -1,8 +1,8 @@
-"""Arrow files on disk: written whole, read by memory map."""
+"""Arrow files of the work folder: written whole; mapped, or read by ranges where remote."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -10,15 +10,18 @@ import pyarrow as pa
 
 from dataprep.errors import UserError
 from dataprep.files import atomic_path
+from dataprep.storage import Place, open_reader
+
+SMALL = 1 << 18  # bytes of a remote file asked for at a time when a part of it is wanted
 
 
-def write_arrow(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Path:
+def write_arrow(path: Place, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Place:
     """Writes an Arrow IPC file atomically, batch by batch as they come.
 
     Uncompressed, so that the verification of duplicates reads any document by memory map.
     """
     with (
-        atomic_path(path) as tmp,
+        atomic_path(path, durable=False) as tmp,
         pa.OSFile(str(tmp), "wb") as sink,
         pa.ipc.new_file(sink, schema) as writer,
     ):
@@ -27,50 +30,64 @@ def write_arrow(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     return path
 
 
-def open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader:
-    """A memory-mapped reader. Raises UserError when the file is missing or damaged."""
+def open_arrow(path: Place) -> pa.ipc.RecordBatchFileReader:
+    """A reader at random. Raises UserError when the file is missing or damaged."""
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path)))
+        if isinstance(path, Path):
+            return pa.ipc.open_file(pa.memory_map(str(path)))
+        return pa.ipc.open_file(pa.PythonFile(open_reader(path, SMALL), "r"))
     except (OSError, pa.ArrowException) as e:
-        raise _unreadable(path, e) from e
+        raise unreadable(path, e) from e
 
 
-def _unreadable(path: Path, cause: Exception) -> UserError:
+def unreadable(path: Place, cause: Exception) -> UserError:
+    """The one wording for a damaged work file."""
     return UserError(f"cannot read {path}: {cause}; delete the work folder and run again")
 
 
-def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def read_batches(path: Place) -> Iterator[pa.RecordBatch]:
     """All batches of an Arrow file, one at a time in memory: no page of it stays mapped."""
     try:
-        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+        with open_reader(path) as raw, pa.PythonFile(raw, "r") as source:
+            reader = pa.ipc.open_file(source)
             for i in range(reader.num_record_batches):
                 yield reader.get_batch(i)
     except (OSError, pa.ArrowException) as e:
-        raise _unreadable(path, e) from e
+        raise unreadable(path, e) from e
 
 
-def read_columns(path: Path, names: list[str]) -> pa.Table:
+def read_columns(path: Place, names: list[str]) -> pa.Table:
     """Columns of an Arrow file; only their pages are touched."""
     reader = open_arrow(path)
     batches = [reader.get_batch(i).select(names) for i in range(reader.num_record_batches)]
     return pa.Table.from_batches(batches, pa.schema([reader.schema.field(n) for n in names]))
 
 
-def write_array(path: Path, array: npt.NDArray[np.generic]) -> Path:
+def write_array(path: Place, array: npt.NDArray[np.generic]) -> Place:
     """Writes one NumPy array (.npy, no pickle) atomically."""
-    with atomic_path(path) as tmp, tmp.open("wb") as f:
-        np.save(f, array, allow_pickle=False)
+    with atomic_path(path, durable=False) as tmp, tmp.open("wb") as f:
+        np.save(f, np.ascontiguousarray(array), allow_pickle=False)
     return path
 
 
-def read_array(path: Path, row: int | None = None) -> npt.NDArray[Any]:
+def read_array(path: Place, row: int | None = None) -> npt.NDArray[Any]:
     """An array that write_array has written, or one row of it; no file stays open.
 
     Raises UserError when the file is missing or damaged.
     """
     try:
-        if row is None:
-            return np.load(path, allow_pickle=False)
-        return np.load(path, mmap_mode="r", allow_pickle=False)[row].copy()
+        with open_reader(path) if row is None else open_reader(path, SMALL) as f:
+            return np.load(f, allow_pickle=False) if row is None else _row(f, row)
     except (OSError, ValueError, EOFError, IndexError) as e:
-        raise _unreadable(path, e) from e
+        raise unreadable(path, e) from e
+
+
+def _row(f: BinaryIO, row: int) -> npt.NDArray[Any]:
+    """One row of a .npy file (NumPy Enhancement Proposal 1)."""
+    np.lib.format.read_magic(f)
+    shape, by_column, dtype = np.lib.format.read_array_header_1_0(f)
+    if by_column or not 0 <= row < shape[0]:
+        raise ValueError(f"no row {row} in an array of shape {shape}")
+    size = int(np.prod(shape[1:])) * dtype.itemsize
+    f.seek(row * size, 1)
+    return np.frombuffer(f.read(size), dtype).reshape(shape[1:]).copy()

@@ -1,20 +1,22 @@
 """audit/removed/*.parquet: every removed document, by which rule, and for duplicates of what."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataprep.corpus import decide, pass_a, pass_b
-from dataprep.corpus.arrow import read_columns
+from dataprep.corpus import cap, decide, pass_a, pass_b
+from dataprep.corpus.arrow import read_array, read_columns
+from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.pass_c import file_column
-from dataprep.corpus.plan import Identity, Ints
+from dataprep.corpus.plan import Identity, Ints, Plan
 from dataprep.engine import Task
 from dataprep.files import atomic_path
 from dataprep.ledger import REMOVED
+from dataprep.storage import Place
 
 SCHEMA = pa.schema(
     [
@@ -25,44 +27,50 @@ SCHEMA = pa.schema(
         ("rule", pa.string()),
         ("value", pa.float64()),
         ("threshold", pa.float64()),
-        ("duplicate_of", pa.string()),  # FILE:ROW of a document that stayed
+        ("duplicate_of", pa.string()),  # FILE:ROW of one that dedup kept
         ("similarity", pa.float64()),
     ]
 )
 
 
 def write_removed(
-    folder: Path,
-    files: Sequence[str],
+    folder: Place,
+    config: BuildConfig,
+    plan: Plan,
     decided: Task,
     starts: Sequence[int],
     read: Sequence[Task],
     tokenized: Sequence[Task],
-    threshold: float,
-) -> list[Path]:
+    capped: dict[str, Any] | None,
+) -> None:
     """Writes one file for each task of pass A that removed something, and at least one.
 
-    `starts`: number in the run of each task's first document, and the total.
+    `starts`: number in the run of each task's first document, and the total; `capped`: what
+    max_tokens has cut.
     """
     work = decided.work
     assert isinstance(work, decide.Decide)
+    files = [file.path for file in plan.files]
     owners = _Owners(work.identity, read, starts, files)
-    paths: list[Path] = []
+    limits = np.array([np.nan if f.max_tokens is None else f.max_tokens for f in plan.files])
+    cut = cap.Cut(**capped["cut"]) if capped and capped["dropped"] else None
+    written = 0
     for i, (before, after) in enumerate(zip(read, tokenized)):
         ours = read_columns(before.folder / pass_a.REMOVED_FILE, REMOVED.names)
         late = read_columns(after.folder / pass_b.REMOVED_FILE, REMOVED.names)
-        table = pa.concat_tables(
-            [
-                _by_rule(pa.concat_tables([ours, late]), work.identity, work.sources[i], files),
-                _decided(decided.folder, i, owners, work, threshold),
-            ]
-        )
-        if table.num_rows or (i == len(read) - 1 and not paths):
+        parts = [
+            _by_rule(pa.concat_tables([ours, late]), work.identity, work.sources[i], files),
+            _decided(decided.folder, i, owners, work, config.dedup.threshold),
+        ]
+        if cut:
+            train = read_array(after.folder / pass_b.TRAIN)
+            parts.append(_cut(train, cut, limits, config.max_tokens, work.sources[i], files))
+        table = pa.concat_tables(parts)
+        if table.num_rows or (i == len(read) - 1 and not written):
             path = folder / f"part-{i:05d}.parquet"
             with atomic_path(path) as tmp:
                 pq.write_table(table.unify_dictionaries(), tmp, compression="zstd")
-            paths.append(path)
-    return paths
+            written += 1
 
 
 def _by_rule(removed: pa.Table, identity: Identity, source: str, files: Sequence[str]) -> pa.Table:
@@ -80,7 +88,7 @@ def _by_rule(removed: pa.Table, identity: Identity, source: str, files: Sequence
 
 
 def _decided(
-    folder: Path, number: int, owners: "_Owners", work: decide.Decide, threshold: float
+    folder: Place, number: int, owners: "_Owners", work: decide.Decide, threshold: float
 ) -> pa.Table:
     """Duplicates, with what they repeat, and documents left out by their source's weight."""
     found = read_columns(folder / f"{number:05d}.arrow", ["fate", "duplicate_of", "similarity"])
@@ -104,6 +112,33 @@ def _decided(
         pa.array([limits[int(value)] for value in fate], pa.float64()),
         pa.array(owners.names(kept), pa.string()),
         similarity,
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _cut(
+    train: Ints,
+    cut: cap.Cut,
+    limits: npt.NDArray[np.float64],
+    limit: int | None,
+    source: str,
+    files: Sequence[str],
+) -> pa.Table:
+    """Documents beyond a limit on tokens, with their tokens; `limits`: of each file's entry."""
+    file, row, tokens, copies = train[:, ~cut(train[0], train[1])]
+    n = len(file)
+    whole = np.nan if limit is None else limit
+    stage, rule = cap.RULE
+    columns = [
+        file_column(file, files),
+        pa.array(row),
+        pa.repeat(source, n),
+        pa.repeat(stage, n),
+        pa.repeat(rule, n),
+        pa.array((tokens * copies).astype(np.float64)),
+        pa.array(np.where(cut.by_entry(file, row), whole, limits[file])),
+        pa.nulls(n, pa.string()),
+        pa.nulls(n, pa.float64()),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 

@@ -12,6 +12,7 @@ from dataprep.files import check_path
 from dataprep.mindrecord import fit_layout
 from dataprep.pack import Pack
 from dataprep.readers import Input, Read
+from dataprep.storage import Place, Remote, absolute, is_url
 from dataprep.tokens import Tokenize
 
 
@@ -35,10 +36,15 @@ class Write:
     """MindRecord files in train/ (fewer when there are fewer documents)."""
     columns: Literal["mindformers"] = "mindformers"
     """mindformers: input_ids, labels, loss_mask, position_ids [, actual_seq_len]."""
+    buffer_mib: int = 512
+    """Tokens of one shard held in memory (MiB); a larger shard is spilled again and made part by
+    part. Changes no byte of the output."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= 99_999:
             raise UserError(f"write.shards is {self.shards}; it must be in 1..99999")
+        if self.buffer_mib < 1:
+            raise UserError(f"write.buffer_mib is {self.buffer_mib}; it must be 1 or more")
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class BuildConfig:
     tokenizer: Tokenize
     """The tokenizer."""
     out_dir: str
-    """Output folder; belongs to one run, appears when it is complete."""
+    """Output folder, a path or a URL; belongs to one run, complete when manifest.json is there."""
     work_dir: str | None = None
     """Intermediate files and receipts, may be deleted after success; default: OUT_DIR.work."""
     overwrite: bool = False
@@ -58,7 +64,10 @@ class BuildConfig:
     dry_run: bool = False
     """Print the plan (tasks, sizes, what is done, what would be redone and why) and do nothing."""
     seed: int = 17
-    """Of the shuffle and of the eval split."""
+    """Of the shuffle, of the eval split, and of what weights and max_tokens leave out."""
+    max_tokens: int | None = None
+    """At most this many tokens in train, copies included, after the limits of single inputs; whole
+    documents are kept in a seeded order, the same share of every input."""
     read: Read = field(default_factory=Read)
     """How to read."""
     clean: Clean = field(default_factory=Clean)
@@ -77,36 +86,43 @@ class BuildConfig:
     def __post_init__(self) -> None:
         check_path("out_dir", self.out_dir)
         check_path("tokenizer.path", self.tokenizer.path)
+        if is_url(self.tokenizer.path):
+            raise UserError(
+                f"tokenizer.path is {self.tokenizer.path}; it must be a file of this machine: "
+                "copy it here first"
+            )
         if self.work_dir is not None:
             check_path("work_dir", self.work_dir)
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed is {self.seed}; it must be 0 or more, below 2**63")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UserError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
         if not self.out.name:
             raise UserError(
                 f"out_dir is {self.out_dir}; name a folder that can be replaced as a whole"
             )
-        if self.work.is_relative_to(self.out) or self.work.is_relative_to(self.building):
+        if inside(self.work, self.out) or inside(self.work, self.building):
             raise UserError(
                 f"work_dir {self.work} lies inside of the output folder; name another, the output "
-                "folder is published by one rename"
+                "folder is published as a whole"
             )
         fit_layout(self.pack.columns(), 1)  # a row that fits no page is refused before any work
 
     @property
-    def out(self) -> Path:
+    def out(self) -> Place:
         """The output folder, absolute; a link to a folder stays one, its target is replaced."""
-        return Path(self.out_dir).resolve()
+        return absolute(self.out_dir)
 
     @property
-    def building(self) -> Path:
-        """Where the output grows until it is complete; beside `out`, so that one rename ends it."""
+    def building(self) -> Place:
+        """Where the output grows until it is complete: beside `out`, to end with one rename."""
         return self.out.with_name(self.out.name + ".building")
 
     @property
-    def work(self) -> Path:
+    def work(self) -> Place:
         """Folder of intermediate files."""
         if self.work_dir:
-            return Path(self.work_dir).resolve()
+            return absolute(self.work_dir)
         return self.out.with_name(self.out.name + ".work")
 
     def content(self) -> dict[str, Any]:
@@ -114,5 +130,13 @@ class BuildConfig:
         config = asdict(self)
         for key in ("out_dir", "work_dir", "overwrite", "dry_run", "engine"):
             del config[key]
+        del config["write"]["buffer_mib"]
         config["inputs"].sort(key=lambda entry: entry["path"])  # their order changes nothing
         return config
+
+
+def inside(a: Place, b: Place) -> bool:
+    """Whether a lies in b; a path lies in no URL."""
+    if isinstance(a, Path) and isinstance(b, Path):
+        return a.is_relative_to(b)
+    return isinstance(a, Remote) and isinstance(b, Remote) and a.is_relative_to(b)

@@ -12,8 +12,10 @@ different shards, or far apart in one.
 One file of decisions for each task of pass A; its documents in the same order.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,14 @@ import pyarrow as pa
 from dataprep import dedup
 from dataprep.batch import text_buffers
 from dataprep.corpus import pass_a
-from dataprep.corpus.arrow import read_array, read_columns, write_arrow
+from dataprep.corpus.arrow import read_array, unreadable, write_arrow
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.plan import Identity, Ints, Plan
 from dataprep.dedup.config import Dedup
 from dataprep.engine import Task
-from dataprep.files import fingerprint, sha256_file
+from dataprep.files import fingerprint
 from dataprep.ledger import Ledger
+from dataprep.storage import Place, fetched
 
 TRAIN, EVAL, EXACT, NEAR, THINNED = 0, 1, 2, 3, 4
 RULES = {EXACT: ("dedup", "exact"), NEAR: ("dedup", "minhash"), THINNED: ("mix", "weight")}
@@ -66,7 +69,7 @@ def mix(seed: int, a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> npt.ND
 class Decide:
     """Work of the global step; one process, memory in proportion to the number of documents."""
 
-    folders: list[Path]
+    folders: list[Place]
     """Of the tasks of pass A."""
     sources: list[str]
     """Of each of those tasks."""
@@ -78,7 +81,7 @@ class Decide:
     shards: int
     seed: int
 
-    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
         counts, files, rows = document_ids(self.folders, self.identity)
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         fate, duplicate_of, similarity, cluster, warnings = self._duplicates(starts)
@@ -89,13 +92,14 @@ class Decide:
         places, _ = repeat(order[fate == TRAIN], copies[fate == TRAIN])
         shards = int(min(self.shards, max(1, len(places))))
         ledger = Ledger()
-        paths = []
+        paths, digests = [], []
         columns = (fate, order, copies, duplicate_of, similarity)
         for i, source in enumerate(self.sources):
             part = slice(starts[i], starts[i + 1])
             arrays = [pa.array(column[part]) for column in columns]
             batch = pa.RecordBatch.from_arrays(arrays, schema=DECISIONS)
             paths.append(write_arrow(folder / f"{i:05d}.arrow", DECISIONS, [batch]))
+            digests.append(_digest(batch))
             for value, (stage, rule) in RULES.items():
                 n = int(np.count_nonzero(fate[part] == value))
                 ledger.count(source, f"documents.removed.{stage}.{rule}", n)
@@ -104,7 +108,7 @@ class Decide:
             "shards": shards,
             "borders": [int(b) for b in borders(places, shards)],
             "eval_shards": EVAL_SHARDS if (fate == EVAL).any() else 0,
-            "sha256": [sha256_file(path) for path in paths],
+            "sha256": digests,
             "starts": [int(s) for s in starts],
             "warnings": warnings,
         }
@@ -126,9 +130,9 @@ class Decide:
         copies = first != np.arange(n)
         warnings = []
         if self.dedup.method == "minhash":
-            store = _ShingleStore(self.folders, starts, self.dedup.ngram)
             groups = self._buckets(starts, ~copies)
-            found = dedup.resolve(n, groups, store.similarity, self.dedup.threshold)
+            with _ShingleStore(self.folders, starts, self.dedup.ngram) as store:
+                found = dedup.resolve(n, groups, store.similarity, self.dedup.threshold)
             near = found.duplicate_of >= 0
             fate[near] = NEAR
             duplicate_of, similarity = found.duplicate_of.copy(), found.similarity.copy()
@@ -185,6 +189,14 @@ class Decide:
         fate[stays[np.isin(cluster[stays], chosen)]] = EVAL
 
 
+def _digest(batch: pa.RecordBatch) -> str:
+    """SHA-256 of the decisions: what pass B depends on."""
+    sink = hashlib.sha256()
+    for column in batch.columns:
+        sink.update(np.asarray(column).tobytes())
+    return sink.hexdigest()
+
+
 def repeat(
     order: npt.NDArray[np.uint64], copies: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.uint64], Ints]:
@@ -208,40 +220,46 @@ def borders(places: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.uint6
     return np.sort(places)[np.arange(1, shards) * len(places) // shards]
 
 
-def document_ids(folders: Sequence[Path], identity: Identity) -> tuple[list[int], Ints, Ints]:
+def document_ids(folders: Sequence[Place], identity: Identity) -> tuple[list[int], Ints, Ints]:
     """(documents of each folder of pass A, file int64[n] and row int64[n] of all of them)."""
-    ids = [read_columns(folder / pass_a.CLEANED, ["split", "row"]) for folder in folders]
-    files, rows = identity(
-        np.concatenate([np.zeros(0, np.int32), *(np.asarray(t["split"]) for t in ids)]),
-        np.concatenate([np.zeros(0, np.int64), *(np.asarray(t["row"]) for t in ids)]),
-    )
-    return [len(t) for t in ids], files, rows
+    ids = [read_array(folder / pass_a.IDS) for folder in folders]
+    split, row = np.concatenate([np.zeros((2, 0), np.int64), *ids], axis=1)
+    return [part.shape[1] for part in ids], *identity(split, row)
 
 
-class _ShingleStore:
+class _ShingleStore(ExitStack):
     """Shingle sets of any document, made from its cleaned text when asked for.
 
     Only where each text stands is held (16 bytes a document); a map of the files would let the
-    whole corpus become resident.
+    whole corpus become resident. Remote files are fetched, each when one of its texts is first
+    asked for: any order may come, and a request for each text would take days.
     """
 
-    def __init__(self, folders: Sequence[Path], starts: Ints, ngram: int) -> None:
+    def __init__(self, folders: Sequence[Place], starts: Ints, ngram: int) -> None:
+        super().__init__()
         self._ngram, self._starts = ngram, starts
-        self._paths = [folder / pass_a.CLEANED for folder in folders]
-        places = [text_places(path) for path in self._paths]
-        self._at = np.concatenate([at for at, _ in places])
-        self._size = np.concatenate([size for _, size in places])
+        self._cleaned = [folder / pass_a.CLEANED for folder in folders]
+        self._files: dict[int, tuple[Path, Ints, Ints]] = {}
         self._sets: OrderedDict[int, npt.NDArray[np.uint64]] = OrderedDict()
         self._held = 0  # bytes of all sets
+
+    def _file(self, number: int) -> tuple[Path, Ints, Ints]:
+        """(local file, position and size of each text in it)."""
+        if number not in self._files:
+            (path,) = self.enter_context(fetched([self._cleaned[number]]))
+            self._files[number] = path, *text_places(path)
+        return self._files[number]
 
     def _set(self, document: int) -> npt.NDArray[np.uint64]:
         if document in self._sets:
             self._sets.move_to_end(document)
             return self._sets[document]
-        path = self._paths[int(np.searchsorted(self._starts, document, "right")) - 1]
+        number = int(np.searchsorted(self._starts, document, "right")) - 1
+        path, at, size = self._file(number)
+        nth = document - int(self._starts[number])
         with path.open("rb") as f:
-            f.seek(int(self._at[document]))
-            data = np.frombuffer(f.read(int(self._size[document])), np.uint8)
+            f.seek(int(at[nth]))
+            data = np.frombuffer(f.read(int(size[nth])), np.uint8)
         shingles, _ = dedup.shingle(data, np.array([0, len(data)]), self._ngram)
         made = dedup.unique_sorted(shingles)
         self._sets[document] = made
@@ -259,15 +277,19 @@ def text_places(path: Path) -> tuple[Ints, Ints]:
     """(position in the file int64[d], bytes int64[d]) of each text of a cleaned.arrow.
 
     The file is uncompressed, so that a text's bytes stand in it as they are.
+    Raises UserError when it is damaged.
     """
     at, size = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-        base = source.read_buffer().address
-        for i in range(reader.num_record_batches):
-            data, offsets = text_buffers(reader.get_batch(i).column("text"))
-            at.append(data.ctypes.data - base + offsets[:-1])
-            size.append(np.diff(offsets))
-            del data, offsets  # views into the map, which is closed below
+    try:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+            base = source.read_buffer().address
+            for i in range(reader.num_record_batches):
+                data, offsets = text_buffers(reader.get_batch(i).column("text"))
+                at.append(data.ctypes.data - base + offsets[:-1])
+                size.append(np.diff(offsets))
+                del data, offsets  # views into the map, which is closed below
+    except (OSError, pa.ArrowException) as e:
+        raise unreadable(path, e) from e
     return np.concatenate(at), np.concatenate(size)
 
 

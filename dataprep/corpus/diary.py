@@ -16,7 +16,8 @@ from typing import Any, Self
 from dataprep.corpus.config import BuildConfig
 from dataprep.engine import Task
 from dataprep.errors import UserError
-from dataprep.files import write_error, write_json
+from dataprep.files import atomic_path, write_error, write_json
+from dataprep.storage import Remote, entry, read
 from dataprep.version import __version__
 
 RUNS, PROGRESS = "runs.jsonl", "progress.json"
@@ -67,8 +68,14 @@ class Diary:
     def _note(self, what: str, **more: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         path = self._config.work / RUNS
+        line = json.dumps({"time": now, "event": what, **more}, ensure_ascii=False) + "\n"
+        if isinstance(path, Remote):  # a store cannot append
+            before = read(path).decode("utf-8") if entry(path) else ""
+            with atomic_path(path) as tmp:
+                tmp.write_text(before + line, encoding="utf-8")
+            return
         try:
             with path.open("a", encoding="utf-8") as f:
-                f.write(json.dumps({"time": now, "event": what, **more}, ensure_ascii=False) + "\n")
+                f.write(line)
         except OSError as e:
             raise write_error(path, e) from e

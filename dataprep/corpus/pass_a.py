@@ -1,6 +1,7 @@
 """Pass A: split -> read -> clean -> sign.
 
 cleaned.arrow  documents that passed (split, row, text)
+ids.npy        int64[2, d]    split and row of each
 hashes.npy     uint64[d, 2]   hash of each cleaned text
 keys.npy       uint64[b, d]   band keys of its MinHash signature
 shingled.npy   bool[d]        it has shingles at all; without, it is nobody's near-duplicate
@@ -9,7 +10,6 @@ removed.arrow  what was removed, and why
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,11 @@ from dataprep.dedup.config import Dedup
 from dataprep.engine import Task
 from dataprep.ledger import REMOVED, TaskLedger
 from dataprep.readers import Read, Split, check_unchanged
+from dataprep.storage import Place
 
-CLEANED, HASHES, KEYS, SHINGLED, REMOVED_FILE = (
+CLEANED, IDS, HASHES, KEYS, SHINGLED, REMOVED_FILE = (
     "cleaned.arrow",
+    "ids.npy",
     "hashes.npy",
     "keys.npy",
     "shingled.npy",
@@ -45,7 +47,7 @@ class ReadAndClean:
     clean: Clean
     dedup: Dedup
 
-    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
         ledger = TaskLedger(self.splits[0].file.source)
         signer = _Signer(self.dedup)
         cleaned = write_arrow(folder / CLEANED, DOCUMENTS, signer(self._documents(ledger)))
@@ -72,6 +74,7 @@ class _Signer:
         self._config = config
         self._bands, self._rows = config.bands() if config.method == "minhash" else (0, 0)
         self._a, self._b = dedup.permutations(config.num_perm)
+        self._ids = [np.zeros((2, 0), np.int64)]
         self._hashes = [np.zeros((0, 2), np.uint64)]
         self._keys = [np.zeros((self._bands, 0), np.uint64)]
         self._shingled = [np.zeros(0, bool)]
@@ -80,6 +83,7 @@ class _Signer:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             data, offsets = text_buffers(batch.column("text"))
+            self._ids.append(np.stack([np.asarray(batch["split"]), np.asarray(batch["row"])]))
             if self._config.method != "none":
                 self._hashes.append(dedup.text_hashes(data, offsets))
             if self._bands:
@@ -90,9 +94,10 @@ class _Signer:
             self.documents += batch.num_rows
             yield batch
 
-    def save(self, folder: Path) -> list[Path]:
+    def save(self, folder: Place) -> list[Place]:
         """Writes the arrays; returns their paths."""
         return [
+            write_array(folder / IDS, np.concatenate(self._ids, axis=1)),
             write_array(folder / HASHES, np.concatenate(self._hashes)),
             write_array(folder / KEYS, np.concatenate(self._keys, axis=1)),
             write_array(folder / SHINGLED, np.concatenate(self._shingled)),
@@ -124,9 +129,10 @@ def tasks(config: BuildConfig, plan: Plan) -> list[Task]:
 
 
 def _reading(split: Split) -> dict[str, Any]:
-    """What reading a split depends on: not the weight, which acts later."""
+    """What reading a split depends on: not what acts later."""
     told = asdict(split)
-    del told["file"]["weight"]
+    for key in ("weight", "max_tokens", "entry"):
+        del told["file"][key]
     return told
 
 

@@ -1,65 +1,72 @@
 """Pass B: cleaned -> drop what was decided against -> tokenize -> spill by output shard.
 
-    spill.arrow    record batches, each of one output shard: order, file, row, tokens
+    spill.arrow    tokens, by output shard (exchange.py)
+    train.npy      int64[4, d]   file, row, tokens and copies of each train document
     removed.arrow  documents without a token
 
-The result names, for each shard, the batches that belong to it, so that pass C reads its slice of
-every spill and nothing else.
+The result holds the index of the spill, so that pass C reads its slice of every spill and nothing
+else.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataprep.corpus import decide, pass_a
-from dataprep.corpus.arrow import read_batches, read_columns, write_arrow
+from dataprep.corpus import decide, exchange, pass_a
+from dataprep.corpus.arrow import read_batches, read_columns, write_array, write_arrow
 from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.exchange import TOKENS, Copies
 from dataprep.corpus.plan import Identity, Ints
 from dataprep.engine import Task
-from dataprep.files import fingerprint
+from dataprep.files import atomic_path, fingerprint
 from dataprep.ledger import REMOVED, TaskLedger
+from dataprep.storage import Place
 from dataprep.tokens import Tokenize
 
-SPILL, REMOVED_FILE = "spill.arrow", "removed.arrow"
-# Tokens held before they are sorted by shard and written: 32 MB of int32.
-SPILL_TOKENS = 8 << 20
-
-SPILLED = pa.schema(
-    [
-        ("order", pa.uint64()),
-        ("file", pa.int32()),
-        ("row", pa.int64()),
-        ("tokens", pa.large_list(pa.int32())),
-    ]
-)
-
-Slices = dict[int, list[list[int]]]  # shard -> [[batch, documents, tokens], ...]
+SPILL, TRAIN, REMOVED_FILE = "spill.arrow", "train.npy", "removed.arrow"
 
 
 @dataclass(frozen=True)
 class TokenizeAndSpill:
     """Work of pass B for one task of pass A."""
 
-    cleaned: Path
-    decisions: Path
+    cleaned: Place
+    decisions: Place
     source: str
     identity: Identity
     tokenize: Tokenize
     borders: list[int]
     """First place of each train shard but the first; the eval shard comes after the last."""
 
-    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
         ledger = TaskLedger(self.source)
-        slices: Slices = {}
-        batches = self._by_shard(self.tokenize(self._kept(), ledger), slices, ledger)
-        spill = write_arrow(folder / SPILL, SPILLED, batches)
-        removed = write_arrow(folder / REMOVED_FILE, REMOVED, ledger.removed)
-        return {"ledger": ledger.ledger.to_json(), "slices": slices}, [spill, removed]
+        borders = np.array(self.borders, np.uint64)
+        train = [np.zeros((4, 0), np.int64)]
+
+        def address(table: pa.Table, length: Ints) -> Copies:
+            order, copies = np.asarray(table["order"]), np.asarray(table["copies"])
+            file, row = self.identity(np.asarray(table["split"]), np.asarray(table["row"]))
+            held_out = np.asarray(table["fate"]) == decide.EVAL
+            train.append(np.stack([file, row, length, copies])[:, ~held_out])
+            place, doc = decide.repeat(order, copies)
+            ledger.count("tokens.repeated", length[doc].sum() - length.sum())
+            shard = np.searchsorted(borders, place, "right")
+            shard[held_out[doc]] = len(borders) + 1
+            return Copies(doc, shard, place, file[doc], row[doc])
+
+        with atomic_path(folder / SPILL, durable=False) as tmp:
+            index = TOKENS.spill(tmp, self.tokenize(self._kept(), ledger), address)
+            index = exchange.sort(tmp, index)
+        outputs = [
+            folder / SPILL,
+            write_array(folder / TRAIN, np.concatenate(train, axis=1)),
+            write_arrow(folder / REMOVED_FILE, REMOVED, ledger.removed),
+        ]
+        return {"ledger": ledger.ledger.to_json(), "index": index}, outputs
 
     def _kept(self) -> Iterator[pa.RecordBatch]:
         """Documents that stay, with their side, place and number of copies."""
@@ -73,53 +80,6 @@ class TokenizeAndSpill:
             kept = batch.filter(pc.greater(batch.column("copies"), 0))
             if kept.num_rows:
                 yield kept
-
-    def _by_shard(
-        self, batches: Iterator[pa.RecordBatch], slices: Slices, ledger: TaskLedger
-    ) -> Iterator[pa.RecordBatch]:
-        """Tokenized batches in, spill batches of one shard each out; fills `slices`."""
-        written = 0
-        borders = np.array(self.borders, np.uint64)
-        for table in _gather(batches):
-            order, doc = decide.repeat(np.asarray(table["order"]), np.asarray(table["copies"]))
-            files, rows = self.identity(np.asarray(table["split"]), np.asarray(table["row"]))
-            files, rows = files[doc], rows[doc]
-            held_out = np.asarray(table["fate"])[doc] == decide.EVAL
-            shard = np.searchsorted(borders, order, "right")
-            shard[held_out] = len(borders) + 1
-            tokens = table["tokens"].combine_chunks()
-            repeated = -len(tokens.values)
-            for s, picks in _runs(shard, np.lexsort((rows, files, order, shard))):
-                chosen = tokens.take(pa.array(doc[picks]))
-                slices.setdefault(s, []).append([written, len(picks), len(chosen.values)])
-                written += 1
-                repeated += len(chosen.values)
-                columns = [order[picks], files[picks].astype(np.int32), rows[picks]]
-                arrays = [*(pa.array(column) for column in columns), chosen]
-                yield pa.RecordBatch.from_arrays(arrays, schema=SPILLED)
-            ledger.count("tokens.repeated", repeated)
-
-
-def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches as tables of about SPILL_TOKENS tokens: what is sorted at a time."""
-    held: list[pa.RecordBatch] = []
-    tokens = 0
-    for batch in batches:
-        held.append(batch)
-        tokens += len(batch.column("tokens").values)
-        if tokens >= SPILL_TOKENS:
-            yield pa.Table.from_batches(held)
-            held, tokens = [], 0
-    if tokens:
-        yield pa.Table.from_batches(held)
-
-
-def _runs(key: Ints, by_key: Ints) -> Iterator[tuple[int, Ints]]:
-    """(value, indices) of each run of equal values in a sorted order."""
-    values = key[by_key]
-    borders = np.flatnonzero(np.diff(values)) + 1
-    for picks in np.split(by_key, borders):
-        yield int(key[picks[0]]), picks
 
 
 def tasks(

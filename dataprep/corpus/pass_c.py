@@ -4,21 +4,23 @@ OUT.building/train/train-00000-of-00004.mindrecord (+ .db)
 OUT.building/audit/rows/train-00000-of-00004.parquet    which documents stand in which row
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 
-from dataprep.corpus.arrow import open_arrow
+from dataprep.corpus import output
+from dataprep.corpus.cap import Cut
 from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.exchange import Documents
+from dataprep.corpus.parts import Part, open_shard
 from dataprep.corpus.pass_b import SPILL
-from dataprep.corpus.plan import Plan
+from dataprep.corpus.plan import Ints, Plan
+from dataprep.corpus.ranges import Range, Slice
 from dataprep.engine import Task
 from dataprep.errors import UserError
 from dataprep.files import atomic_path, fingerprint
@@ -26,8 +28,10 @@ from dataprep.ledger import Ledger
 from dataprep.manifest import Shard
 from dataprep.mindrecord import Layout, ShardWriter, fit_layout
 from dataprep.pack import Pack, Pieces, make_rows
+from dataprep.storage import Place, staged
 
 BLOCK_ROWS = 256  # rows made and written at a time
+MIB = 1 << 20
 
 ROWS = pa.schema(
     [
@@ -43,81 +47,46 @@ ROWS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Slice:
-    """The batches of one spill file that belong to one shard."""
-
-    spill: Path
-    batches: list[int]
-
-
-@dataclass(frozen=True)
-class Documents:
-    """A shard's documents in their final order."""
-
-    file: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int32]
-    """All tokens, flat."""
-    offsets: npt.NDArray[np.int64]
-    """int64[d + 1]: document i is tokens[offsets[i]:offsets[i + 1]]."""
-
-
-@njit(nogil=True, cache=True)
-def _scatter(
-    values: npt.NDArray[np.int32],
-    offsets: npt.NDArray[np.int64],
-    target: npt.NDArray[np.int64],
-    out: npt.NDArray[np.int32],
-) -> None:
-    """Copies list i of a batch to out[target[i]:]."""
-    for i in range(len(target)):
-        start, n = offsets[i], offsets[i + 1] - offsets[i]
-        out[target[i] : target[i] + n] = values[start : start + n]
-
-
-@dataclass(frozen=True)
 class PackAndWrite:
-    """Work of pass C: one shard. Holds its tokens in memory, and nothing else of the corpus."""
+    """Work of pass C: one shard. Memory: its tokens up to a budget, and nothing else of the
+    corpus."""
 
     split: str
     number: int
     of: int
     slices: list[Slice]
+    cut: Cut | None
+    """Which of their documents stay; None: all."""
+    tokens: int
+    """Of those documents."""
+    budget: int
+    """Bytes of tokens held in memory."""
     pack: Pack
     pad_id: int
     layout: Layout
     files: list[str]
-    building: Path
+    building: Place
 
     @property
     def name(self) -> str:
         """Base name without ending, as MindFormers finds and sorts it."""
         return f"{self.split}-{self.number:05d}-of-{self.of:05d}"
 
-    def __call__(self, folder: Path) -> tuple[dict[str, Any], list[Path]]:
-        documents = self._read()
-        flat, offsets = documents.tokens, documents.offsets
-        pieces = self.pack.place(np.diff(offsets))
+    def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
+        shards = self.building / self.split
         columns = self.pack.columns()
-        path = self.building / self.split / f"{self.name}.mindrecord"
-        path.parent.mkdir(parents=True, exist_ok=True)
         trained = 0
-        with ShardWriter(path, columns, self.layout) as writer:
-            for first in range(0, pieces.rows, BLOCK_ROWS):
-                stop = min(first + BLOCK_ROWS, pieces.rows)
-                rows = make_rows(
-                    pieces,
-                    first,
-                    stop,
-                    flat,
-                    offsets,
-                    self.pack.seq_length,
-                    self.pad_id,
-                    self.pack.ends,
-                )
-                trained += int(rows["loss_mask"].sum())
-                writer.write(rows)
-        audit = self._audit(documents, pieces)
+        with (
+            open_shard(
+                self.slices, self.cut, self.tokens, self.budget, self.pack.place, folder
+            ) as found,
+            staged(shards) as local,
+            ShardWriter(local / f"{self.name}.mindrecord", columns, self.layout) as writer,
+        ):
+            for part in found.parts:
+                trained += self._write(part, writer)
+        pieces = found.pieces
+        audit = self._audit(found.documents, pieces)
         placed = int(pieces.length.sum())
         slots = pieces.rows * self.pack.seq_length
         ledger = Ledger()
@@ -125,52 +94,40 @@ class PackAndWrite:
         ledger.count("", "slots.total", slots)
         ledger.count("", "slots.padding", slots - placed)
         ledger.count("", "targets.trained", trained)
-        ledger.count("", "targets.masked.document_end", len(offsets) - 1)
+        ledger.count("", "targets.masked.document_end", len(found.documents.row))
         ledger.count("", "targets.masked.padding", slots - placed)
         shard = Shard(
-            path=f"{self.split}/{path.name}",
+            path=f"{self.split}/{self.name}.mindrecord",
             rows=pieces.rows,
             tokens=placed,
             bytes=writer.bytes,
             sha256=writer.sha256,
             index_sha256=writer.index_sha256,
         )
-        index = path.with_name(path.name + ".db")
         result = {"ledger": ledger.to_json(), "split": self.split, "shard": asdict(shard)}
-        return result, [path, index, audit]
+        files = [shards / f"{self.name}.mindrecord", shards / f"{self.name}.mindrecord.db"]
+        return result, [*files, audit]
 
-    def _read(self) -> "Documents":
-        """This shard's documents, sorted by (order, file, row).
+    def _write(self, part: Part, writer: ShardWriter) -> int:
+        """Makes and writes rows; returns the number of their targets."""
+        trained = 0
+        for first in range(0, part.pieces.rows, BLOCK_ROWS):
+            rows = make_rows(
+                part.pieces,
+                first,
+                min(first + BLOCK_ROWS, part.pieces.rows),
+                part.tokens,
+                part.offsets,
+                self.pack.seq_length,
+                self.pad_id,
+                self.pack.ends,
+            )
+            trained += int(rows["loss_mask"].sum())
+            writer.write(rows)
+        return trained
 
-        Tokens go from the mapped spills straight to their final place: memory is one shard's.
-        """
-        keys = [
-            (b["order"], b["file"], b["row"], np.diff(np.asarray(b["tokens"].offsets)))
-            for b in self._batches()
-        ]
-        order, file, row, length = (np.concatenate(column) for column in zip(*keys))
-        by_place = np.lexsort((row, file, order))
-        offsets = np.concatenate([[0], np.cumsum(length[by_place])]).astype(np.int64)
-        target = np.empty(len(by_place), np.int64)  # where each document's tokens begin
-        target[by_place] = offsets[:-1]
-        tokens = np.empty(int(offsets[-1]), np.int32)
-        first = 0
-        for batch in self._batches():
-            lists = batch["tokens"]
-            place = target[first : first + len(lists)]
-            _scatter(np.asarray(lists.values), np.asarray(lists.offsets), place, tokens)
-            first += len(lists)
-        return Documents(file[by_place], row[by_place], tokens, offsets)
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """This shard's batches; one spill file is open at a time: there may be thousands."""
-        for part in self.slices:
-            reader = open_arrow(part.spill)
-            for i in part.batches:
-                yield reader.get_batch(i)
-
-    def _audit(self, documents: "Documents", pieces: Pieces) -> Path:
-        path = self.building / "audit" / "rows" / f"{self.name}.parquet"
+    def _audit(self, documents: Documents, pieces: Pieces) -> Place:
+        path = self.building / output.ROWS / f"{self.name}.parquet"
         file = documents.file[pieces.document]
         columns = [
             pa.repeat(self.name, len(pieces.row)),
@@ -200,36 +157,44 @@ def tasks(
     decided: dict[str, Any],
     done: list[Task],
     spilled: Sequence[dict[str, Any]],
+    capped: dict[str, Any] | None,
     pad_id: int,
 ) -> list[Task]:
-    """One task for each output shard. `done`, `spilled`: the tasks of pass B and their results.
+    """One task for each output shard.
 
+    `done`, `spilled`: the tasks of pass B and their results; `capped`: what max_tokens has cut.
     Raises UserError when a shard would be empty.
     """
     counts = {"train": decided["shards"], "eval": decided["eval_shards"]}
     names = [(split, i, of) for split, of in counts.items() for i in range(of)]
-    # JSON keys are strings: receipts and fresh results are read alike.
-    slices = [{int(s): found for s, found in result["slices"].items()} for result in spilled]
-    layout = _layout(config.pack, slices, len(names))
+    found: list[dict[int, list[Range]]] = [{} for _ in names]  # task of pass B -> its ranges
+    sizes = np.zeros((len(names), 2), np.int64)  # documents and tokens
+    for i, result in enumerate(spilled):
+        for one in map(Range._make, result["index"]):
+            found[one.shard].setdefault(i, []).append(one)
+            sizes[one.shard] += one.documents, one.values
+    cut = None
+    if capped and capped["dropped"]:
+        cut = Cut(**capped["cut"])
+        sizes[: decided["shards"]] = capped["shards"]
+    _check(config, names, sizes, found)
+    layout = fit_layout(
+        config.pack.columns(), max(config.pack.max_rows(int(t), int(d)) for d, t in sizes)
+    )
+    write = config.content()["write"]
     out = []
-    for s, (split, number, of) in enumerate(names):
-        parts = [
-            (i, [batch for batch, _, _ in found[s]]) for i, found in enumerate(slices) if s in found
-        ]
-        if not parts:
-            raise UserError(
-                f"shard {number} of {split} would be empty: its documents have no tokens; "
-                f"use fewer write.shards than {config.write.shards}, or another seed"
-            )
+    for (split, number, of), parts, (_, tokens) in zip(names, found, sizes):
+        ours = cut if split == "train" else None
         out.append(
             Task(
                 name=f"write {split} shard {number} of {of}",
                 folder=config.work / "c" / f"{split}-{number:05d}",
                 depends_on={
-                    "pass B": fingerprint([[done[i].fingerprint, b] for i, b in parts]),
+                    "pass B": fingerprint([[done[i].fingerprint, p] for i, p in parts.items()]),
+                    "max_tokens": fingerprint(asdict(ours)) if ours else None,
                     "shard": [split, number, of],
                     "pack": asdict(config.pack),
-                    "write": asdict(config.write),
+                    "write": write,
                     "layout": asdict(layout),
                     "tokenizer": {"pad_id": pad_id},
                     "out_dir": str(config.out),
@@ -238,23 +203,40 @@ def tasks(
                     split=split,
                     number=number,
                     of=of,
-                    slices=[Slice(done[i].folder / SPILL, batches) for i, batches in parts],
+                    slices=[Slice(done[i].folder / SPILL, ranges) for i, ranges in parts.items()],
+                    cut=ours,
+                    tokens=int(tokens),
+                    budget=config.write.buffer_mib * MIB,
                     pack=config.pack,
                     pad_id=pad_id,
                     layout=layout,
                     files=[file.path for file in plan.files],
                     building=config.building,
                 ),
-                size=sum(n for found in slices for _, _, n in found.get(s, [])) * 4,
+                size=int(tokens) * 4,
             )
         )
     return out
 
 
-def _layout(pack: Pack, slices: list[dict[int, list[list[int]]]], shards: int) -> Layout:
-    """One layout for all shards (MindDataset demands it), fit for the largest."""
-    most = 1
-    for s in range(shards):
-        found = [part for by_shard in slices for part in by_shard.get(s, [])]
-        most = max(most, pack.max_rows(sum(p[2] for p in found), sum(p[1] for p in found)))
-    return fit_layout(pack.columns(), most)
+def _check(
+    config: BuildConfig,
+    names: Sequence[tuple[str, int, int]],
+    sizes: Ints,
+    found: Sequence[dict[int, list[Range]]],
+) -> None:
+    """Raises UserError for the first shard without documents."""
+    for (split, number, _), parts, (documents, _) in zip(names, found, sizes):
+        if documents:
+            continue
+        empty = f"shard {number} of {split} would be empty"
+        shards = config.write.shards
+        if parts:
+            raise UserError(
+                f"{empty}: max_tokens leaves none of its documents; raise max_tokens, or use "
+                f"fewer write.shards than {shards}"
+            )
+        raise UserError(
+            f"{empty}: its documents have no tokens; use fewer write.shards than {shards}, or "
+            "another seed"
+        )

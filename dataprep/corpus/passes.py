@@ -4,14 +4,14 @@ import platform
 import time
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dataprep.corpus import audit, decide, pass_a, pass_b, pass_c
+from dataprep.corpus import audit, cap, decide, pass_a, pass_b, pass_c
 from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.output import REMOVED, ROWS
 from dataprep.corpus.plan import Plan
 from dataprep.engine import Task
 from dataprep.errors import UserError
@@ -22,8 +22,8 @@ from dataprep.version import __version__
 
 Result = dict[str, Any]
 Step = tuple[str, list[Task]]
-READ, DEDUP, TOKENIZE, WRITE = "A read, clean, sign", "dedup", "B tokenize", "C pack, write"
-LABELS = (READ, DEDUP, TOKENIZE, WRITE)
+READ, DEDUP, TOKENIZE = "A read, clean, sign", "dedup", "B tokenize"
+CAP, WRITE = "max_tokens", "C pack, write"
 
 
 class Passes:
@@ -33,6 +33,7 @@ class Passes:
         self.config, self.plan, self.loaded = config, plan, loaded
         self.notes: list[str] = []
         self.spilled: list[Result] = []
+        self.capped: Result | None = None
         self.written: list[Result] = []
         if loaded.lossy:
             self.notes.append(f"the tokenizer loses text: {loaded.lossy}")
@@ -55,12 +56,20 @@ class Passes:
         info = self.loaded.info
         self.tokenize = pass_b.tasks(config, info.sha256, self.read, self.decide, self.decided)
         self.spilled = yield TOKENIZE, self.tokenize
-        if not any(result["slices"] for result in self.spilled):
+        if not any(result["index"] for result in self.spilled):
             raise UserError(self._nothing_left())
+        if cap.wanted(config):
+            task = cap.task(config, plan, self.tokenize, self.decided)
+            (self.capped,) = yield CAP, [task]
         self.write = pass_c.tasks(
-            config, plan, self.decided, self.tokenize, self.spilled, info.pad_id
+            config, plan, self.decided, self.tokenize, self.spilled, self.capped, info.pad_id
         )
         self.written = yield WRITE, self.write
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of all passes of this run, in order."""
+        return (READ, DEDUP, TOKENIZE, *((CAP,) if cap.wanted(self.config) else ()), WRITE)
 
     def run(self, do: Callable[[str, list[Task]], list[Result]]) -> dict[str, float]:
         """Runs all passes by `do`; returns the seconds of each."""
@@ -101,7 +110,8 @@ class Passes:
 
     def ledger(self) -> Ledger:
         """The sum over all passes that have run."""
-        results = [*self.read_results, self.decided, *self.spilled, *self.written]
+        capped = [self.capped] if self.capped else []
+        results = [*self.read_results, self.decided, *self.spilled, *capped, *self.written]
         return Ledger().add(Ledger.from_json(result["ledger"]) for result in results)
 
     def manifest(self) -> Manifest:
@@ -133,26 +143,25 @@ class Passes:
         )
 
     def write_audit(self) -> None:
-        folder = self.config.building / "audit" / "removed"
         audit.write_removed(
-            folder,
-            [file.path for file in self.plan.files],
+            self.config.building / REMOVED,
+            self.config,
+            self.plan,
             self.decide,
             self.decided["starts"],
             self.read,
             self.tokenize,
-            self.config.dedup.threshold,
+            self.capped,
         )
 
-    def outputs(self) -> set[Path]:
-        """Files of pass C, relative to the output folder."""
+    def outputs(self) -> set[str]:
+        """Names of the files of pass C in the output folder."""
         out = set()
         for task in self.write:
             work = task.work
             assert isinstance(work, pass_c.PackAndWrite)
-            shard = Path(work.split) / f"{work.name}.mindrecord"
-            rows = Path("audit/rows") / f"{work.name}.parquet"
-            out |= {shard, shard.with_name(shard.name + ".db"), rows}
+            shard = f"{work.split}/{work.name}.mindrecord"
+            out |= {shard, f"{shard}.db", f"{ROWS}/{work.name}.parquet"}
         return out
 
 

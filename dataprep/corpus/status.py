@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.diary import PROGRESS, RUNS
-from dataprep.corpus.passes import LABELS, Passes
+from dataprep.corpus.passes import Passes
 from dataprep.corpus.plan import make_plan
 from dataprep.engine.task import receipt_of, why_to_do
 from dataprep.errors import UserError
 from dataprep.files import read_json
 from dataprep.manifest import NAME, Manifest
+from dataprep.storage import Place, entry, read
 
 SHOWN = 20  # tasks named for each pass
 
@@ -37,7 +37,8 @@ def dry_run(config: BuildConfig) -> Iterator[str]:
         if len(todo) > SHOWN:
             yield f"  ... and {len(todo) - SHOWN:,} more"
         if todo:
-            yield from (f"{later}: follows from {label}" for later in _after(label))
+            after = passes.labels[passes.labels.index(label) + 1 :]
+            yield from (f"{later}: follows from {label}" for later in after)
             return
         results = [result for task in tasks if (result := receipt_of(task)) is not None]
         try:
@@ -47,33 +48,29 @@ def dry_run(config: BuildConfig) -> Iterator[str]:
             return
 
 
-def _after(label: str) -> tuple[str, ...]:
-    return LABELS[LABELS.index(label) + 1 :]
-
-
-def status(out: Path, work_dir: Path | None = None) -> Iterator[str]:
+def status(out: Place, work_dir: Place | None = None) -> Iterator[str]:
     """Lines about the run that makes `out`: complete, at work, stopped or failed.
 
     Raises UserError when there is no trace of one.
     """
-    if (out / NAME).is_file():
+    if entry(out / NAME):
         manifest = Manifest.load(out)
         rows = sum(manifest.rows(split) for split in manifest.splits)
         yield f"{out}: complete, {rows:,} rows, data set {manifest.fingerprint[:16]}"
     work = work_dir or out.with_name(out.name + ".work")
-    if not (work / RUNS).is_file():
-        if (out / NAME).is_file():
+    if not entry(work / RUNS):
+        if entry(out / NAME):
             return
         raise UserError(f"no run has left a trace in {out} or {work}; name its work_dir, if any")
     last = _last_run(work / RUNS)
     yield f"last run: {last['event']} at {last['time']}{_more(last)}"
-    if (work / PROGRESS).is_file():
+    if entry(work / PROGRESS):
         for label, n in read_json(work / PROGRESS).items():
             yield f"  {label}: {n['done']:,} of {n['tasks']:,} tasks done"
 
 
-def _last_run(path: Path) -> dict[str, Any]:
-    lines = path.read_text(encoding="utf-8").splitlines()
+def _last_run(path: Place) -> dict[str, Any]:
+    lines = read(path).decode("utf-8").splitlines()
     try:
         return dict(json.loads(lines[-1]))
     except (IndexError, ValueError) as e:

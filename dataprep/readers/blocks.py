@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 from dataprep.errors import UserError
 from dataprep.readers.decompress import Decompressed
 from dataprep.readers.splits import MIB, Split
+from dataprep.storage import open_reader, place
 
 BLOCK_BYTES = 4 * MIB
 _BOM = b"\xef\xbb\xbf"
@@ -41,7 +42,7 @@ def record_blocks(
     Raises UserError when the file cannot be read or expands beyond the limits.
     """
     try:
-        with open(split.file.path, "rb") as raw:
+        with open_reader(place(split.file.path)) as raw:
             if split.file.compression:
                 source = Decompressed(raw, split.file, on_damage)
                 stream = cast(BinaryIO, io.BufferedReader(source, BLOCK_BYTES))

@@ -4,12 +4,14 @@ import glob
 import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from dataprep.errors import UserError
 from dataprep.files import check_path
+from dataprep.storage import AT_ONCE, Entry, entry, is_folder, is_url, match, open_reader, place
 
 Format = Literal["jsonl", "parquet", "text"]
 Compression = Literal["", "gzip", "zstd", "bzip2"]
@@ -41,7 +43,8 @@ class Input:
     """One entry of `inputs`: files of one form that share a source name."""
 
     path: str
-    """A file, or a pattern with * ? [] ** (matched files are read in sorted order)."""
+    """A file, or a pattern with * ? [] ** (matched files are read in sorted order); a path, or a
+    URL such as s3://bucket/text/*.jsonl."""
     source: str = "default"
     """Name under which documents are counted in the ledger and the report."""
     format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
@@ -52,6 +55,9 @@ class Input:
     """For format text: each line is a document, or each whole file is one."""
     weight: float = 1.0
     """Passes over these documents: 2.0 places each twice, far apart; 0.5 keeps a seeded half."""
+    max_tokens: int | None = None
+    """At most this many tokens of these documents in train, copies included; whole documents are
+    kept in a seeded order."""
     language: str = "auto"
     """ISO 639-1 code when all documents have one language; auto: told by script and, where a rule
     needs it, by language identification."""
@@ -65,6 +71,10 @@ class Input:
                 f"inputs: weight of {self.path} is {self.weight}; it must be above 0, up to "
                 f"{MAX_WEIGHT}"
             )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UserError(
+                f"inputs: max_tokens of {self.path} is {self.max_tokens}; it must be 1 or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -77,12 +87,17 @@ class InputFile:
     text_key: str
     document: Literal["line", "file"]
     weight: float
+    max_tokens: int | None
+    """Of all files of its entry together."""
+    entry: str
+    """Path of the entry of `inputs` that names it."""
     language: str
     compression: Compression
     size: int
     """Bytes on disk."""
-    mtime_ns: int
-    """Modification time: with path and size, the identity of the content for receipts."""
+    version: str
+    """Modification time (ns), or what the store gives, as an ETag: with path and size, the identity
+    of the content for receipts."""
 
 
 def expand(inputs: Sequence[Input]) -> list[InputFile]:
@@ -94,40 +109,51 @@ def expand(inputs: Sequence[Input]) -> list[InputFile]:
     if not inputs:
         raise UserError("inputs is empty: name at least one file or pattern")
     owner: dict[str, int] = {}
-    files: list[InputFile] = []
-    for i, entry in enumerate(inputs):
-        for path in _matches(entry.path):
-            first = owner.setdefault(os.path.abspath(path), i)
+    found: list[tuple[str, Entry, Input]] = []
+    for i, one in enumerate(inputs):
+        for path, stat in _matches(one.path).items():
+            first = owner.setdefault(path if is_url(path) else os.path.abspath(path), i)
             if first != i:
                 raise UserError(
-                    f"{path} is matched by two inputs ({inputs[first].path!r} and {entry.path!r}); "
+                    f"{path} is matched by two inputs ({inputs[first].path!r} and {one.path!r}); "
                     "each file must belong to one"
                 )
-            files.append(_describe(path, entry))
+            found.append((path, stat, one))
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a store answers slowly, but many at a time
+        files = list(pool.map(_describe, *zip(*found)))
     return sorted(files, key=lambda file: file.path)
 
 
-def _matches(pattern: str) -> set[str]:
-    if "://" in pattern:
-        raise UserError(f"inputs: {pattern!r} is a URL; only local paths can be read")
-    if os.path.isdir(pattern):
+def _matches(pattern: str) -> dict[str, Entry]:
+    """Path or URL of each file, and its size and version."""
+    folder = place(pattern)
+    if isinstance(folder, Path):
+        pattern = str(folder) if is_url(pattern) else pattern  # file://
+        found = _local(pattern)
+    else:
+        found = match(pattern)
+    if not found and is_folder(folder):
         raise UserError(f"inputs: {pattern} is a folder; give a pattern such as {pattern}/*.jsonl")
-    if os.path.isfile(pattern):  # a literal name wins, even one with [ or * in it
-        return {pattern}
-    found = {p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)}
     if not found:
         raise UserError(f"inputs: no file matches {pattern!r}; check the path and the pattern")
     return found
 
 
-def _describe(path: str, entry: Input) -> InputFile:
+def _local(pattern: str) -> dict[str, Entry]:
+    alone = entry(Path(pattern))  # a literal name wins, even one with [ or * in it
+    if alone:
+        return {pattern: alone}
+    every = ((path, entry(Path(path))) for path in set(glob.glob(pattern, recursive=True)))
+    return {path: found for path, found in every if found}
+
+
+def _describe(path: str, stat: Entry, entry: Input) -> InputFile:
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
         raise UserError(f"the name of {path} is not valid UTF-8; rename it") from None
     try:
-        stat = os.stat(path)
-        with open(path, "rb") as f:
+        with open_reader(place(path), _MAGIC_BYTES) as f:
             head = f.read(_MAGIC_BYTES)
     except OSError as e:
         raise UserError(
@@ -144,11 +170,13 @@ def _describe(path: str, entry: Input) -> InputFile:
         text_key=entry.text_key,
         document=entry.document,
         weight=entry.weight,
+        max_tokens=entry.max_tokens,
+        entry=entry.path,
         language=entry.language,
         # By content, not by name: files are often misnamed, and a wrong guess loses a whole file.
         compression=next((kind for magic, kind in _MAGIC if magic.match(head)), ""),
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
+        size=stat.size,
+        version=stat.version,
     )
 
 
@@ -166,11 +194,10 @@ def _format_of(path: str) -> Format:
 
 def check_unchanged(file: InputFile) -> None:
     """Raises UserError when a file is not the one that was planned: half of it may be old."""
-    try:
-        stat = os.stat(file.path)
-    except OSError as e:
-        raise UserError(f"{file.path} vanished while it was read: {e.strerror}") from e
-    if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
+    now = entry(place(file.path))
+    if now is None:
+        raise UserError(f"{file.path} vanished while it was read; run again when it is back")
+    if (now.size, now.version) != (file.size, file.version):
         raise UserError(
             f"{file.path} changed during the run; run again when nothing writes to it: what is "
             "done of the other files is kept"

@@ -11,7 +11,7 @@ from dataprep.batch import make_batch
 from dataprep.errors import UserError
 from dataprep.ledger import TaskLedger
 from dataprep.readers.records import Parsed, decode, to_arrow
-from dataprep.readers.splits import MIB, Split
+from dataprep.readers.splits import MIB, Split, open_parquet
 
 BATCH_ROWS = 1024
 BATCH_BYTES = 16 * MIB  # of all columns: fewer rows a batch where they are long
@@ -27,7 +27,7 @@ def read_row_groups(
     path, key = split.file.path, split.file.text_key
     row = 0
     try:
-        with pq.ParquetFile(path) as parquet:
+        with open_parquet(path) as parquet:
             _check_column(parquet.schema_arrow, path, key)
             for group in range(split.start, split.stop):
                 rows = _batch_rows(parquet.metadata.row_group(group))

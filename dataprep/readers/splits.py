@@ -8,12 +8,15 @@ A record belongs to the split that holds its first byte, so any border is sound.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from dataprep.errors import UserError
 from dataprep.readers.inputs import InputFile
+from dataprep.storage import AT_ONCE, open_reader, place
 
 MIB = 1 << 20
 GROUP_BYTES = 4 * MIB  # neighbouring small files become one task: no task a file
@@ -35,25 +38,39 @@ class Split:
 def plan_splits(files: Sequence[InputFile], split_bytes: int = 128 * MIB) -> list[Split]:
     """Cuts files into splits, in file order. An empty file has one (empty) split."""
     splits: list[Split] = []
-    for file in files:
-        if file.format == "parquet":
-            splits.extend(_row_group_splits(file, split_bytes))
-        elif file.compression or (file.format == "text" and file.document == "file"):
-            splits.append(Split(file, 0, file.size, file.size))
-        else:
-            starts = range(0, max(file.size, 1), split_bytes)
-            ends = [min(s + split_bytes, file.size) for s in starts]
-            splits.extend(Split(file, s, e, e - s) for s, e in zip(starts, ends, strict=True))
+    parquet = [file for file in files if file.format == "parquet"]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        row_groups = zip(parquet, pool.map(_row_group_sizes, parquet))
+        for file in files:
+            if file.format == "parquet":
+                splits.extend(_row_group_splits(*next(row_groups), split_bytes))
+            elif file.compression or (file.format == "text" and file.document == "file"):
+                splits.append(Split(file, 0, file.size, file.size))
+            else:
+                starts = range(0, max(file.size, 1), split_bytes)
+                ends = [min(s + split_bytes, file.size) for s in starts]
+                splits.extend(Split(file, s, e, e - s) for s, e in zip(starts, ends, strict=True))
     return splits
 
 
-def _row_group_splits(file: InputFile, split_bytes: int) -> list[Split]:
+def open_parquet(path: str) -> pq.ParquetFile:
+    """A Parquet file, to be used as a context manager."""
+    at = place(path)
+    return pq.ParquetFile(at if isinstance(at, Path) else open_reader(at))
+
+
+def _row_group_sizes(file: InputFile) -> list[int]:
     try:
-        with pq.ParquetFile(file.path) as parquet:
+        with open_parquet(file.path) as parquet:
             meta = parquet.metadata
-            sizes = [meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)]
+            return [meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)]
+    except UserError:
+        raise
     except Exception as e:  # pyarrow raises many kinds on damaged files
         raise UserError(f"{file.path} is not a readable Parquet file: {e}") from e
+
+
+def _row_group_splits(file: InputFile, sizes: Sequence[int], split_bytes: int) -> list[Split]:
     splits, start, size = [], 0, 0
     for i, group in enumerate(sizes):
         size += group

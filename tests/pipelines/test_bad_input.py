@@ -200,7 +200,11 @@ def test_seq_length_below_two(config_file: Write, fails: Fails) -> None:
         (["--pack.seq", "32"], {}, "unknown key 'pack.seq'"),
         (["--pack.seq_length", "100000000"], {}, "lower seq_length to at most"),
         (["--work_dir", "x/out/work", "--out_dir", "x/out"], {}, "inside of the output folder"),
-        ([], {"inputs": [{"path": "s3://bucket/x.jsonl"}]}, "only local paths"),
+        ([], {"inputs": [{"path": "foo://bucket/x.jsonl"}]}, "has an unknown scheme; known are s3"),
+        (["--work_dir", "foo://bucket/work"], {}, "work_dir: 'foo://bucket/work' has an unknown"),
+        (["--out_dir", "s3://bucket"], {}, "name a folder that can be replaced as a whole"),
+        (["--out_dir", "s3://a:b@bucket/out"], {}, "holds a password"),
+        ([], {"tokenizer": {"path": "s3://bucket/tok.model"}}, "a file of this machine"),
     ],
 )
 def test_a_wrong_config(

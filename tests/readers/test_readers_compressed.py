@@ -239,6 +239,6 @@ def test_a_disk_error_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def read(self, size: int | None = -1) -> bytes:
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(blocks, "open", lambda *a: Broken(), raising=False)
+    monkeypatch.setattr(blocks, "open_reader", lambda at: Broken())
     with pytest.raises(UserError, match=r"cannot read .*x\.jsonl: Input/output error"):
         list(blocks.record_blocks(split, 100, lambda why: pytest.fail(why)))

@@ -100,13 +100,15 @@ def test_paths_that_name_no_file(path: str, message: str, tmp_path: Path) -> Non
         expand([Input(f"{tmp_path}/{path}")])
 
 
-def test_no_entry_no_path_no_url() -> None:
+def test_no_entry_no_path_no_scheme() -> None:
     with pytest.raises(UserError, match="inputs is empty"):
         expand([])
     with pytest.raises(UserError, match="inputs.path is '': not the name"):
         expand([Input("")])
-    with pytest.raises(UserError, match="'s3://bucket/x.jsonl' is a URL; only local paths"):
-        expand([Input("s3://bucket/x.jsonl")])
+    with pytest.raises(
+        UserError, match="inputs.path: 'foo://bucket/x.jsonl' has an unknown scheme"
+    ):
+        expand([Input("foo://bucket/x.jsonl")])
 
 
 def test_a_file_belongs_to_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

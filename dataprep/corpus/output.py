@@ -1,0 +1,205 @@
+"""The output folder: whose it is, and how it appears.
+
+A local one grows beside its place and is renamed into it. A store has no rename: the finished
+objects are copied into their place within the store, manifest.json last. While an earlier output is
+replaced there, its manifest is away, so that nobody takes half of two for one.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from dataprep.corpus.lock import LOCK
+from dataprep.errors import UserError
+from dataprep.files import TMP, canonical_json, read_json, sync, unfinished, write_error, write_json
+from dataprep.manifest import NAME, Manifest
+from dataprep.storage import (
+    AT_ONCE,
+    Place,
+    Remote,
+    copy,
+    entry,
+    find,
+    remove,
+    remove_many,
+)
+
+RUN = "run.json"  # whose output this is: the identity of the run
+ROWS, REMOVED = "audit/rows", "audit/removed"
+
+Identity = dict[str, Any]
+
+
+def recover(out: Place) -> None:
+    """Puts an earlier output back that was moved aside by a run killed before its last rename.
+
+    Raises UserError when something else has that name, before any work is done.
+    """
+    if isinstance(out, Remote):
+        return
+    old = _aside(out)
+    if old.exists() and not (old / NAME).is_file():
+        raise UserError(f"{old} is in the way and not an output folder; move or remove it")
+    if old.exists() and not out.exists():
+        os.replace(old, out)
+
+
+def _aside(out: Path) -> Path:
+    """Where an earlier output waits while the new one takes its place."""
+    return out.with_name(out.name + ".replaced")
+
+
+def existing(out: Place, identity: Identity, overwrite: bool) -> Manifest | None:
+    """The manifest of the same run if it is complete; None when there is work to do.
+
+    Raises UserError when the folder holds something else and `overwrite` is off.
+    """
+    if _is_empty(out):
+        return None
+    if isinstance(out, Remote) and not entry(out / NAME) and entry(out / RUN):
+        # Killed while it was published: its parts are in building, or made again.
+        if overwrite or _is(out / RUN, identity):
+            return None
+        raise UserError(f"out_dir: {out} holds a part of another run; set overwrite: true, if any")
+    try:
+        manifest = Manifest.load(out)
+        same = _is(out / RUN, identity)
+        missing = _missing(out, manifest)
+    except UserError as e:
+        if overwrite and entry(out / NAME):
+            return None
+        raise UserError(f"out_dir: {e}. Choose another out_dir") from e
+    if same and not missing:
+        return manifest
+    if overwrite:
+        return None
+    what = (
+        f"is damaged: {missing} is missing or cut short"
+        if same
+        else "holds another run (its config, inputs or tokenizer differ)"
+    )
+    raise UserError(
+        f"out_dir: {out} {what}; choose another out_dir, or set overwrite: true to replace it"
+    )
+
+
+def _is(run: Place, identity: Identity) -> bool:
+    return canonical_json(read_json(run)) == canonical_json(identity)
+
+
+def _is_empty(out: Place) -> bool:
+    """Whether nothing is in the way of an output."""
+    if isinstance(out, Path):
+        return not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    return not find(out)
+
+
+def _missing(out: Place, manifest: Manifest) -> str:
+    """The first file of an output folder that is not there whole, or ""."""
+    sizes = {str(path): found.size for path, found in find(out).items()}
+    for shard in (shard for split in manifest.splits.values() for shard in split):
+        rows = f"{ROWS}/{Path(shard.path).stem}.parquet"
+        if sizes.get(f"{out}/{shard.path}") != shard.bytes:
+            return shard.path
+        for name in (f"{shard.path}.db", rows):
+            if f"{out}/{name}" not in sizes:
+                return name
+    return "" if any(name.startswith(f"{out}/{REMOVED}/") for name in sizes) else REMOVED
+
+
+def make_folders(folders: Iterable[Place]) -> None:
+    """Makes folders, and shows that they can be written. Raises UserError where they cannot."""
+    for folder in folders:
+        if isinstance(folder, Remote):
+            probe = folder / "writable"
+            write_json(probe, {})
+            remove(probe)
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            local = unfinished(folder / "writable")
+            local.touch()
+            local.unlink()
+        except OSError as e:
+            raise write_error(folder, e) from e
+
+
+def own(building: Place, identity: Identity) -> None:
+    """Makes the growing output this run's: what another run has left there is removed.
+
+    Raises UserError when the folder is nobody's and not empty.
+    """
+    owner = building / RUN
+    if isinstance(building, Path):
+        for left_over in building.glob(f"*{TMP}"):  # of a run that was killed: we hold the lock
+            left_over.unlink()
+    others = [path for path in _children(building) if path.name not in (LOCK, RUN)]
+    owned = entry(owner) is not None
+    if others and not owned:
+        raise UserError(f"{building} holds files that no run has made; move or remove it")
+    if owned:
+        try:
+            if _is(owner, identity):
+                return
+        except UserError:
+            pass  # half of a file: of a run that is not this one, for all we know
+    for path in others:
+        if isinstance(path, Path) and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            remove(path)
+    write_json(owner, identity)
+
+
+def _children(folder: Place) -> Iterable[Place]:
+    return folder.iterdir() if isinstance(folder, Path) else find(folder)
+
+
+def publish(building: Place, out: Place, manifest: Manifest, outputs: set[str]) -> None:
+    """Puts a finished output into its place. `outputs`: names of its rows and shards in it."""
+    there = {str(path)[len(str(building)) + 1 :]: path for path in find(building)}
+    for name, path in there.items():
+        if name.startswith(("train/", "eval/", f"{ROWS}/")) and name not in outputs:
+            remove(path)  # unfinished, of an attempt that was killed
+    lost = min(outputs - there.keys(), default="")
+    if lost:
+        raise UserError(f"{building}/{lost} vanished while the run went on; run again")
+    manifest.save(building)
+    if isinstance(building, Remote):
+        assert isinstance(out, Remote)
+        _copy(building, out)
+    else:
+        assert isinstance(out, Path)
+        _rename(building, out)
+
+
+def _rename(building: Path, out: Path) -> None:
+    (building / LOCK).unlink()
+    old = _aside(out)
+    try:
+        if old.exists():
+            shutil.rmtree(old)
+        if out.exists():
+            os.replace(out, old)
+        os.replace(building, out)
+        sync(out.parent)
+        if old.exists():
+            shutil.rmtree(old)
+    except OSError as e:
+        raise write_error(out, e) from e
+
+
+def _copy(building: Remote, out: Remote) -> None:
+    """Manifest away, then whose it will be, then all else, the manifest last."""
+    names = {path.relative_to(building) for path in find(building) if isinstance(path, Remote)}
+    remove(out / NAME)
+    copy(building / RUN, out / RUN)
+    remove_many(path for path in find(out) if path != out / RUN)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        rest = names - {NAME, RUN, LOCK}
+        list(pool.map(lambda name: copy(building / name, out / name), rest))
+    copy(building / NAME, out / NAME)
+    remove_many(building / name for name in names - {LOCK})  # the lock is its holder's to remove

@@ -1,0 +1,321 @@
+"""A build on an object store: the same bytes, complete or not there, whatever the store does."""
+
+import gzip
+import hashlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from dataprep.corpus import BuildConfig, build, lock, output
+from dataprep.corpus.status import dry_run, status
+from dataprep.engine import Engine
+from dataprep.errors import UserError
+from dataprep.files import write_json
+from dataprep.readers import Input
+from dataprep.storage import Remote
+from dataprep.verify import verify
+from tests.conftest import document
+from tests.object_store import Bucket, Faulty
+
+Make = Callable[..., BuildConfig]
+BY_PATH = ("mindformers.yaml", "report.html")  # added by the command line only
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def objects(s3: Bucket, prefix: str) -> dict[str, str]:
+    """SHA-256 of every object below a prefix."""
+    return {
+        key.removeprefix(f"{prefix}/"): hashlib.sha256(s3.get(key)).hexdigest()
+        for key in s3.names()
+        if key.startswith(f"{prefix}/")
+    }
+
+
+def shards(files: dict[str, str]) -> dict[str, str]:
+    return {name: digest for name, digest in files.items() if ".mindrecord" in name}
+
+
+@pytest.fixture
+def expected(config_for: Make) -> dict[str, str]:
+    """The whole output folder of a run without any store."""
+    return tree(Path(str(build(config_for("expected")).out_dir)))
+
+
+@pytest.fixture
+def remote(config_for: Make, s3: Bucket) -> BuildConfig:
+    """Local inputs; work and output on the store."""
+    return replace(config_for(), out_dir=f"{s3.url}/out", work_dir=f"{s3.url}/work")
+
+
+def test_work_on_a_store(config_for: Make, s3: Bucket, expected: dict[str, str]) -> None:
+    engine = Engine(workers=2, quiet=True)
+    result = build(config_for("out", work_dir=f"{s3.url}/work", engine=engine))
+    assert tree(Path(str(result.out_dir))) == expected
+    assert {key.split("/")[1] for key in s3.names()} >= {"a", "b", "c", "decide", "runs.jsonl"}
+
+
+def test_output_on_a_store(
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str], tmp_path: Path
+) -> None:
+    build(replace(remote, engine=Engine(workers=2, quiet=True)))
+    assert objects(s3, "out") == expected
+    assert not objects(s3, "out.building")
+    again = build(remote)
+    assert not again.seconds
+    for name in expected:
+        path = tmp_path / "copy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(s3.get(f"out/{name}"))
+    assert not verify(tmp_path / "copy").defects
+
+
+def test_inputs_of_all_kinds_on_a_store(
+    config_for: Make, s3: Bucket, corpus: Path, tmp_path: Path
+) -> None:
+    """JSON Lines in splits, text, Parquet by row groups, gzip: read as if they were here."""
+    table = pa.table({"text": [document(400 + i) for i in range(40)]})
+    pq.write_table(table, corpus / "d.parquet", row_group_size=8)
+    with gzip.open(corpus / "e.jsonl.gz", "wb") as f:
+        f.write((corpus / "b.jsonl").read_bytes().replace(b"corpus", b"korpus"))
+    (corpus / "f.txt").write_text(document(999, 40))
+    for path in corpus.iterdir():
+        s3.put(f"text/{path.name}", path.read_bytes())
+
+    def inputs(folder: str) -> list[Input]:
+        return [
+            Input(f"{folder}/[a-e].*", source="all"),
+            Input(f"{folder}/f.txt", source="file", document="file"),
+        ]
+
+    here = build(config_for("here", inputs=inputs(str(corpus))))
+    there = build(config_for("there", inputs=inputs(f"{s3.url}/text")))
+    assert here.ledger.to_json() == there.ledger.to_json()
+    a, b = (tree(Path(str(result.out_dir))) for result in (here, there))
+    assert len(shards(a)) == 8
+    assert shards(a) == shards(b)
+
+
+def test_ray_needs_no_shared_folder(
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str]
+) -> None:
+    pytest.importorskip("ray")
+    build(replace(remote, engine=Engine(kind="ray", workers=2, memory_mib=256, quiet=True)))
+    assert objects(s3, "out") == expected
+
+
+def _command(config: BuildConfig, tmp_path: Path) -> list[str]:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({**asdict(config), "engine": {"workers": 2}}))
+    return [sys.executable, "-m", "pipelines.build_corpus", "--config", str(path)]
+
+
+@pytest.mark.parametrize("sign", ["work/a/", "work/b/", "work/c/", "out/run.json"])
+def test_killed_and_resumed(
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str], tmp_path: Path, sign: str
+) -> None:
+    """The process group gets SIGKILL when the first object of a pass, or of the output, appears."""
+    command = _command(remote, tmp_path)
+    run = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not any(key.startswith(sign) for key in s3.names()) and run.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    if run.poll() is None:
+        os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    again = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    got = objects(s3, "out")
+    assert {name: got[name] for name in got if name not in BY_PATH} == expected
+
+
+def test_stopped_at_every_moment_of_publishing(
+    remote: BuildConfig,
+    s3: Bucket,
+    expected: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the manifest is there, nothing counts as an output; then all of it is there."""
+    left = 0
+    real = output.copy
+
+    def copy(a: Remote, b: Remote) -> None:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        real(a, b)
+
+    monkeypatch.setattr(output, "copy", copy)
+    monkeypatch.setattr(output, "AT_ONCE", 1)
+    for copies in (0, 1, 2, len(expected) // 2, len(expected) - 1):
+        left = copies
+        with pytest.raises(KeyboardInterrupt):
+            build(remote)
+        assert "out/manifest.json" not in s3.names()
+        assert "out.building/manifest.json" in s3.names()
+    left = len(expected)
+    build(remote)
+    assert objects(s3, "out") == expected
+    assert not objects(s3, "out.building")
+
+
+def test_an_earlier_output_stays_until_the_new_one_is_there(
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str], faulty: Faulty
+) -> None:
+    build(remote)
+    other = replace(remote, seed=18)
+    with pytest.raises(UserError, match="out_dir: s3://.* holds another run .*overwrite: true"):
+        build(other)
+    other = replace(other, overwrite=True)
+    faulty.answer(403, "AccessDenied", 1, "PUT", r"/out\.building/train/")
+    with pytest.raises(UserError, match="cannot write .*the store refuses it"):
+        build(other)
+    assert objects(s3, "out") == expected
+    build(other)
+    got = objects(s3, "out")
+    assert got.keys() == expected.keys()
+    assert shards(got) != shards(expected)
+
+
+def test_a_store_that_fails_in_passing(
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str], faulty: Faulty
+) -> None:
+    """503 and lost connections cost time, not bytes."""
+    faulty.answer(503, "SlowDown", 2, "GET", "/work/")
+    faulty.answer(503, "ServiceUnavailable", 2, "PUT", "/work/b/")
+    faulty.cut(100, 2, "GET", r"spill\.arrow")
+    faulty.cut(100, 2, "GET", r"cleaned\.arrow")
+    build(remote)
+    assert objects(s3, "out") == expected
+    assert all(fault.times == 0 for fault in faulty.faults)
+
+
+def test_a_store_that_is_gone(
+    remote: BuildConfig,
+    s3: Bucket,
+    expected: dict[str, str],
+    faulty: Faulty,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataprep.storage.store.DELAYS", (0.01, 0.01))
+    faulty.answer(503, "ServiceUnavailable", 10**6, "PUT", "/work/b/")
+    with pytest.raises(UserError, match="cannot write s3://.*/work/b/.*tried 3 times.*is kept"):
+        build(remote)
+    faulty.faults.clear()
+    before = s3.client.head_object(Bucket=s3.name, Key="work/a/00000/receipt.json")
+    build(remote)
+    after = s3.client.head_object(Bucket=s3.name, Key="work/a/00000/receipt.json")
+    assert objects(s3, "out") == expected
+    assert before["LastModified"] == after["LastModified"]
+
+
+def test_an_input_that_changes_on_the_store(
+    config_for: Make, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = b'{"text": "%s"}\n' % document(1).replace("\n", " ").encode()
+    s3.put("text/a.jsonl", lines)
+    config = config_for("out", inputs=[Input(f"{s3.url}/text/a.jsonl")])
+    module = importlib.import_module("dataprep.corpus.build")
+    real = module.make_plan
+
+    def planned(config: BuildConfig) -> Any:
+        plan = real(config)
+        s3.put("text/a.jsonl", lines.replace(b"the", b"teh"))
+        return plan
+
+    monkeypatch.setattr(module, "make_plan", planned)
+    with pytest.raises(UserError, match="s3://.*/a.jsonl changed during the run"):
+        build(config)
+
+
+def test_one_run_at_a_time(
+    remote: BuildConfig, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second refuses as soon as it sees the first renew its lock."""
+    monkeypatch.setattr(lock, "RENEW", 0.05)
+    assert isinstance(remote.work, Remote)
+    with lock.exclusive(remote.work) as still_ours:
+        with pytest.raises(UserError, match="another run is at work in s3://.*/work"):
+            build(remote)
+        still_ours()
+    assert "work/.lock" not in s3.names()
+    build(remote)
+    assert "work/.lock" not in s3.names()
+
+
+def test_a_lock_that_nobody_renews(
+    remote: BuildConfig, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine that is gone: free after a while. Of a dead process of this machine: at once."""
+    monkeypatch.setattr(lock, "WATCH", 0.3)
+    assert isinstance(remote.work, Remote)
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], check=True,
+                          capture_output=True, text=True)  # fmt: skip
+    dead = {"host": os.uname().nodename, "pid": int(gone.stdout), "run": "x", "renewed": 3}
+    for left, waits in (({**dead, "host": "elsewhere"}, True), (dead, False)):
+        write_json(remote.work / lock.LOCK, left)
+        slept: list[float] = []
+        monkeypatch.setattr(lock.time, "sleep", slept.append)
+        with lock.exclusive(remote.work) as still_ours:
+            assert bool(slept) is waits
+            still_ours()
+            write_json(remote.work / lock.LOCK, dead)  # somebody takes it in turn
+            with pytest.raises(UserError, match="another run has taken s3://"):
+                still_ours()
+        s3.client.delete_object(Bucket=s3.name, Key="work/.lock")
+
+
+def test_a_run_that_lost_its_lock_publishes_nothing(remote: BuildConfig, s3: Bucket) -> None:
+    thief = {"host": "elsewhere", "pid": 1, "run": "x", "renewed": 0}
+
+    def steal(*_: Any) -> None:
+        write_json(remote.work / lock.LOCK, thief)
+
+    with pytest.raises(UserError, match="another run has taken s3://"):
+        build(remote, finish=[steal])
+    assert not objects(s3, "out")
+
+
+def test_status_and_plan(remote: BuildConfig, s3: Bucket) -> None:
+    assert any("to do" in line for line in dry_run(remote))
+    assert not s3.names()
+    build(remote)
+    lines = list(status(remote.out, remote.work))
+    assert "complete" in lines[0]
+    assert "finished" in lines[1]
+    s3.client.delete_object(Bucket=s3.name, Key="work/b/00001/spill.arrow")
+    told = "\n".join(dry_run(remote))
+    assert "missing or cut short: s3://" in told
+
+
+def test_no_credentials(
+    remote: BuildConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = _command(remote, tmp_path)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert "AWS_ACCESS_KEY_ID" in run.stderr
