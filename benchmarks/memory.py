@@ -1,6 +1,6 @@
 """Peak memory of a whole build, all processes together, on a made corpus of a chosen size.
 
-    python -m benchmarks.memory [--mb 2000 4000] [--workers 2]
+    python -m benchmarks.memory [--mb 2000 4000] [--workers 2] [--shards 64] [--buffer_mib 512]
 
 Every 50 ms, from /proc, over the command and all its descendants:
 
@@ -167,7 +167,7 @@ def passes(start: float, samples: list[Sample], ends: list[tuple[float, str]]) -
     return out
 
 
-def build(inputs: Path, work: Path, workers: int) -> list[Pass]:
+def build(inputs: Path, work: Path, workers: int, write: dict[str, int]) -> list[Pass]:
     """Runs the build command and watches it. Raises Skip where /proc cannot tell."""
     if not Path("/proc/self/smaps_rollup").is_file():
         raise Skip("memory of processes is read from /proc/*/smaps_rollup, which is Linux")
@@ -175,6 +175,7 @@ def build(inputs: Path, work: Path, workers: int) -> list[Pass]:
         "inputs": [{"path": str(inputs / "*.jsonl"), "source": "made"}],
         "tokenizer": {"path": str(tokenizer())},
         "out_dir": str(work / "out"),
+        "write": write,
         "engine": {"workers": workers},
     }
     (work / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -266,13 +267,13 @@ def _lines(inputs: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"{path.name}:{row}", line
 
 
-def report(megabytes: int, workers: int) -> str:
+def report(megabytes: int, workers: int, write: dict[str, int]) -> str:
     """Builds a corpus of one size; its tables."""
     inputs = corpus(megabytes)
     size = sum(path.stat().st_size for path in inputs.glob("*.jsonl")) / 1e6
     work = Path(tempfile.mkdtemp(prefix="memory-", dir=CACHE))
     try:
-        found = build(inputs, work, workers)
+        found = build(inputs, work, workers, write)
         truth = recall(inputs, work / "out")
         inputs_read = json.loads((work / "out" / "manifest.json").read_text("utf-8"))["inputs"]
     finally:
@@ -306,11 +307,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Peak memory of a build, by pass.")
     parser.add_argument("--mb", type=int, nargs="+", default=[2000])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--shards", type=int, default=64)
+    parser.add_argument("--buffer_mib", type=int, default=512, help="tokens of a shard in memory")
     args = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     print(f"{args.workers} workers; {machine()}")
     for megabytes in args.mb:
-        print(f"\n{report(megabytes, args.workers)}", flush=True)
+        write = {"shards": args.shards, "buffer_mib": args.buffer_mib}
+        print(f"\n{report(megabytes, args.workers, write)}", flush=True)
 
 
 if __name__ == "__main__":
