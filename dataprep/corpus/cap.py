@@ -8,7 +8,7 @@ and what an entry's limit has left is even in that draw too.
     a document stays    draw < files[its file]  and  other draw < every
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,6 @@ import numpy.typing as npt
 from dataprep.corpus import decide, pass_b
 from dataprep.corpus.arrow import read_array
 from dataprep.corpus.config import BuildConfig
-from dataprep.corpus.exchange import runs
 from dataprep.corpus.plan import Ints, Plan
 from dataprep.engine import Task
 from dataprep.files import fingerprint
@@ -113,7 +112,7 @@ class Cap:
         files = np.full(len(self.entries), ALL, np.uint64)
         entries = np.array(self.entries)
         entry = entries[file]
-        for number, picks in runs(entry, np.argsort(entry, kind="stable")):
+        for number, picks in _runs(entry, np.argsort(entry, kind="stable")):
             if number >= 0:
                 found = first_over(draw[picks], size[picks], self.limits[number])
                 files[entries == number] = found
@@ -132,6 +131,14 @@ class Cap:
         n = len(self.borders) + 1
         sums = np.bincount(shard, minlength=n), np.bincount(shard, tokens[document], n)
         return [[int(d), int(t)] for d, t in zip(*sums)]
+
+
+def _runs(key: Ints, by_key: Ints) -> Iterator[tuple[int, Ints]]:
+    """(value, indices) of each run of equal values in a sorted order."""
+    borders = np.flatnonzero(np.diff(key[by_key])) + 1
+    for picks in np.split(by_key, borders):
+        if len(picks):
+            yield int(key[picks[0]]), picks
 
 
 def wanted(config: BuildConfig) -> bool:

@@ -116,19 +116,20 @@ class Exchange:
                 length = np.diff(offsets)
                 copies = address(table, length)
                 by_place = np.lexsort((copies.row, copies.file, copies.order, copies.shard))
-                for shard, run in runs(copies.shard, by_place):
-                    size = length[copies.document[run]]
-                    # Cut as well: of a document in a thousand copies all may go to one shard.
-                    for first, stop in cuts(size * values.itemsize, SPILL_BYTES):
-                        picks, n = run[first:stop], size[first:stop]
-                        arrays = [
-                            pa.array(copies.order[picks]),
-                            pa.array(copies.file[picks].astype(np.int32)),
-                            pa.array(copies.row[picks]),
-                            lists(values, offsets[copies.document[picks]], n),
-                        ]
-                        data = pa.RecordBatch.from_arrays(arrays, schema=self.schema).serialize()
-                        index.append(Range(shard, sink.tell(), data.size, len(n), int(n.sum())))
+                size = length[copies.document[by_place]]
+                # Cut: of a document in a thousand copies all may be here.
+                for first, stop in cuts(size * values.itemsize, SPILL_BYTES):
+                    picks = by_place[first:stop]
+                    arrays = [
+                        pa.array(copies.order[picks]),
+                        pa.array(copies.file[picks].astype(np.int32)),
+                        pa.array(copies.row[picks]),
+                        lists(values, offsets[copies.document[picks]], size[first:stop]),
+                    ]
+                    batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+                    for shard, at, n, total in _by_shard(copies.shard[picks], size[first:stop]):
+                        data = batch.slice(at, n).serialize()
+                        index.append(Range(shard, sink.tell(), data.size, n, total))
                         sink.write(data)
         return index
 
@@ -215,12 +216,11 @@ def sort(path: Path, index: Sequence[Range]) -> list[Range]:
     return out
 
 
-def runs(key: Ints, by_key: Ints) -> Iterator[tuple[int, Ints]]:
-    """(value, indices) of each run of equal values in a sorted order."""
-    borders = np.flatnonzero(np.diff(key[by_key])) + 1
-    for picks in np.split(by_key, borders):
-        if len(picks):
-            yield int(key[picks[0]]), picks
+def _by_shard(shard: Ints, size: Ints) -> list[list[int]]:
+    """[shard, first, documents, values] of each run of equal shards."""
+    first = np.flatnonzero(np.diff(shard, prepend=-1))
+    count = np.diff(first, append=len(shard))
+    return np.stack([shard[first], first, count, np.add.reduceat(size, first)], 1).tolist()
 
 
 def cuts(sizes: Ints, limit: int) -> list[tuple[int, int]]:
