@@ -23,7 +23,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from dataprep.storage import Remote
+from dataprep.storage import Remote, store
 
 HOST = "127.0.0.1"
 PAGE = 20  # objects in one page of a listing; 1,000, as real stores have it, take long to make
@@ -113,6 +113,13 @@ def look_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def forget() -> None:
     """Drops connections, and what was read from the environment for them."""
     fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tries as ever, without the waiting, and each of one request."""
+    monkeypatch.setattr(store, "DELAYS", (0.001,) * len(store.DELAYS))
+    monkeypatch.setitem(store._BOTOCORE, "retries", {"mode": "standard", "total_max_attempts": 1})
 
 
 @dataclass

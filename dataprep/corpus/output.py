@@ -63,7 +63,10 @@ def existing(out: Place, identity: Identity, overwrite: bool) -> Manifest | None
         # Killed while it was published: its parts are in building, or made again.
         if overwrite or _is(out / RUN, identity):
             return None
-        raise UserError(f"out_dir: {out} holds a part of another run; set overwrite: true, if any")
+        raise UserError(
+            f"out_dir: {out} holds a part of another run, killed while it published; finish that "
+            "one, choose another out_dir, or set overwrite: true"
+        )
     try:
         manifest = Manifest.load(out)
         same = _is(out / RUN, identity)

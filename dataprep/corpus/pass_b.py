@@ -1,11 +1,11 @@
 """Pass B: cleaned -> drop what was decided against -> tokenize -> spill by output shard.
 
     spill.arrow    tokens, by output shard (exchange.py)
+    index.npy      int64[n, 5]   its index: the Ranges of each shard
     train.npy      int64[4, d]   file, row, tokens and copies of each train document
     removed.arrow  documents without a token
 
-The result holds the index of the spill, so that pass C reads its slice of every spill and nothing
-else.
+By the index, pass C reads its slice of every spill and nothing else.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,14 @@ from dataprep.corpus.arrow import read_batches, read_columns, write_array, write
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.exchange import TOKENS, Copies
 from dataprep.corpus.plan import Identity, Ints
+from dataprep.corpus.ranges import Range
 from dataprep.engine import Task
 from dataprep.files import atomic_path, fingerprint
 from dataprep.ledger import REMOVED, TaskLedger
 from dataprep.storage import Place
 from dataprep.tokens import Tokenize
 
-SPILL, TRAIN, REMOVED_FILE = "spill.arrow", "train.npy", "removed.arrow"
+SPILL, INDEX, TRAIN, REMOVED_FILE = "spill.arrow", "index.npy", "train.npy", "removed.arrow"
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ class TokenizeAndSpill:
             index = exchange.sort(tmp, index)
         outputs = [
             folder / SPILL,
+            write_array(folder / INDEX, np.array(index, np.int64).reshape(-1, len(Range._fields))),
             write_array(folder / TRAIN, np.concatenate(train, axis=1)),
             write_arrow(folder / REMOVED_FILE, REMOVED, ledger.removed),
         ]
-        return {"ledger": ledger.ledger.to_json(), "index": index}, outputs
+        return {"ledger": ledger.ledger.to_json(), "ranges": len(index)}, outputs
 
     def _kept(self) -> Iterator[pa.RecordBatch]:
         """Documents that stay, with their side, place and number of copies."""

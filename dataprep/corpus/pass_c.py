@@ -5,6 +5,7 @@ OUT.building/audit/rows/train-00000-of-00004.parquet    which documents stand in
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dataprep.corpus import output
+from dataprep.corpus.arrow import read_array
 from dataprep.corpus.cap import Cut
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.exchange import Documents
 from dataprep.corpus.parts import Part, open_shard
-from dataprep.corpus.pass_b import SPILL
+from dataprep.corpus.pass_b import INDEX, SPILL
 from dataprep.corpus.plan import Ints, Plan
 from dataprep.corpus.ranges import Range, Slice
 from dataprep.engine import Task
@@ -28,7 +30,7 @@ from dataprep.ledger import Ledger
 from dataprep.manifest import Shard
 from dataprep.mindrecord import Layout, ShardWriter, fit_layout
 from dataprep.pack import Pack, Pieces, make_rows
-from dataprep.storage import Place, staged
+from dataprep.storage import AT_ONCE, Place, staged
 
 BLOCK_ROWS = 256  # rows made and written at a time
 MIB = 1 << 20
@@ -54,7 +56,10 @@ class PackAndWrite:
     split: str
     number: int
     of: int
-    slices: list[Slice]
+    spills: list[Place]
+    """That hold some of it."""
+    index: Ints
+    """int64[n, 5], in the order of the spills: which of them, and the rest of a Range."""
     cut: Cut | None
     """Which of their documents stay; None: all."""
     tokens: int
@@ -71,6 +76,14 @@ class PackAndWrite:
     def name(self) -> str:
         """Base name without ending, as MindFormers finds and sorts it."""
         return f"{self.split}-{self.number:05d}-of-{self.of:05d}"
+
+    @property
+    def slices(self) -> list[Slice]:
+        """What each spill holds of the shard."""
+        out = [Slice(spill, []) for spill in self.spills]
+        for spill, *rest in self.index.tolist():
+            out[spill].ranges.append(Range(self.number, *rest))
+        return out
 
     def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
         shards = self.building / self.split
@@ -156,23 +169,18 @@ def tasks(
     plan: Plan,
     decided: dict[str, Any],
     done: list[Task],
-    spilled: Sequence[dict[str, Any]],
     capped: dict[str, Any] | None,
     pad_id: int,
 ) -> list[Task]:
     """One task for each output shard.
 
-    `done`, `spilled`: the tasks of pass B and their results; `capped`: what max_tokens has cut.
+    `done`: the tasks of pass B; `capped`: what max_tokens has cut.
     Raises UserError when a shard would be empty.
     """
     counts = {"train": decided["shards"], "eval": decided["eval_shards"]}
     names = [(split, i, of) for split, of in counts.items() for i in range(of)]
-    found: list[dict[int, list[Range]]] = [{} for _ in names]  # task of pass B -> its ranges
-    sizes = np.zeros((len(names), 2), np.int64)  # documents and tokens
-    for i, result in enumerate(spilled):
-        for one in map(Range._make, result["index"]):
-            found[one.shard].setdefault(i, []).append(one)
-            sizes[one.shard] += one.documents, one.values
+    found = _indices(done, len(names))
+    sizes = np.array([index[:, 3:].sum(0) for _, index in found])  # documents and tokens
     cut = None
     if capped and capped["dropped"]:
         cut = Cut(**capped["cut"])
@@ -182,15 +190,18 @@ def tasks(
         config.pack.columns(), max(config.pack.max_rows(int(t), int(d)) for d, t in sizes)
     )
     write = config.content()["write"]
+    spills = [task.folder / SPILL for task in done]
+    prints = [task.fingerprint for task in done]
+    files = [file.path for file in plan.files]
     out = []
-    for (split, number, of), parts, (_, tokens) in zip(names, found, sizes):
+    for (split, number, of), (owners, index), (_, tokens) in zip(names, found, sizes):
         ours = cut if split == "train" else None
         out.append(
             Task(
                 name=f"write {split} shard {number} of {of}",
                 folder=config.work / "c" / f"{split}-{number:05d}",
                 depends_on={
-                    "pass B": fingerprint([[done[i].fingerprint, p] for i, p in parts.items()]),
+                    "pass B": fingerprint([[prints[i] for i in owners], index.tolist()]),
                     "max_tokens": fingerprint(asdict(ours)) if ours else None,
                     "shard": [split, number, of],
                     "pack": asdict(config.pack),
@@ -203,14 +214,15 @@ def tasks(
                     split=split,
                     number=number,
                     of=of,
-                    slices=[Slice(done[i].folder / SPILL, ranges) for i, ranges in parts.items()],
+                    spills=[spills[i] for i in owners],
+                    index=index,
                     cut=ours,
                     tokens=int(tokens),
                     budget=config.write.buffer_mib * MIB,
                     pack=config.pack,
                     pad_id=pad_id,
                     layout=layout,
-                    files=[file.path for file in plan.files],
+                    files=files,
                     building=config.building,
                 ),
                 size=int(tokens) * 4,
@@ -219,14 +231,36 @@ def tasks(
     return out
 
 
+def _indices(done: Sequence[Task], shards: int) -> list[tuple[list[int], Ints]]:
+    """(tasks of pass B that spilled some of it, their ranges as in PackAndWrite) of each shard.
+
+    Arrays, not objects: there is a range for each task and shard.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        parts = list(pool.map(lambda task: read_array(task.folder / INDEX), done))
+    every = np.concatenate(parts)
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    del parts
+    by_shard = np.argsort(every[:, 0], kind="stable")
+    borders = np.searchsorted(every[by_shard, 0], np.arange(shards + 1))
+    out = []
+    for first, stop in zip(borders, borders[1:]):
+        ours = by_shard[first:stop]
+        owners, which = np.unique(owner[ours], return_inverse=True)
+        index = every[ours]
+        index[:, 0] = which
+        out.append((owners.tolist(), index))
+    return out
+
+
 def _check(
     config: BuildConfig,
     names: Sequence[tuple[str, int, int]],
     sizes: Ints,
-    found: Sequence[dict[int, list[Range]]],
+    found: Sequence[tuple[list[int], Ints]],
 ) -> None:
     """Raises UserError for the first shard without documents."""
-    for (split, number, _), parts, (documents, _) in zip(names, found, sizes):
+    for (split, number, _), (parts, _), (documents, _) in zip(names, found, sizes):
         if documents:
             continue
         empty = f"shard {number} of {split} would be empty"

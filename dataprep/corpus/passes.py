@@ -56,13 +56,13 @@ class Passes:
         info = self.loaded.info
         self.tokenize = pass_b.tasks(config, info.sha256, self.read, self.decide, self.decided)
         self.spilled = yield TOKENIZE, self.tokenize
-        if not any(result["index"] for result in self.spilled):
+        if not any(result["ranges"] for result in self.spilled):
             raise UserError(self._nothing_left())
         if cap.wanted(config):
             task = cap.task(config, plan, self.tokenize, self.decided)
             (self.capped,) = yield CAP, [task]
         self.write = pass_c.tasks(
-            config, plan, self.decided, self.tokenize, self.spilled, self.capped, info.pad_id
+            config, plan, self.decided, self.tokenize, self.capped, info.pad_id
         )
         self.written = yield WRITE, self.write
 

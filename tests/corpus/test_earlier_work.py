@@ -147,4 +147,4 @@ def test_few_open_files_for_many_tasks(
     from dataprep.readers import Input
 
     build(config_for(inputs=[Input(str(folder / "*.txt"))]))
-    assert most - before < 20
+    assert most - before < 60  # some threads, each with a file; not one a task

@@ -199,7 +199,7 @@ def test_an_earlier_output_stays_until_the_new_one_is_there(
 
 
 def test_a_store_that_fails_in_passing(
-    remote: BuildConfig, s3: Bucket, expected: dict[str, str], faulty: Faulty
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str], faulty: Faulty, hurried: None
 ) -> None:
     """503 and lost connections cost time, not bytes."""
     faulty.answer(503, "SlowDown", 2, "GET", "/work/")
@@ -216,11 +216,10 @@ def test_a_store_that_is_gone(
     s3: Bucket,
     expected: dict[str, str],
     faulty: Faulty,
-    monkeypatch: pytest.MonkeyPatch,
+    hurried: None,
 ) -> None:
-    monkeypatch.setattr("dataprep.storage.store.DELAYS", (0.01, 0.01))
     faulty.answer(503, "ServiceUnavailable", 10**6, "PUT", "/work/b/")
-    with pytest.raises(UserError, match="cannot write s3://.*/work/b/.*tried 3 times.*is kept"):
+    with pytest.raises(UserError, match="cannot write s3://.*/work/b/.*tried 6 times.*is kept"):
         build(remote)
     faulty.faults.clear()
     before = s3.client.head_object(Bucket=s3.name, Key="work/a/00000/receipt.json")

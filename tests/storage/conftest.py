@@ -7,7 +7,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from dataprep.storage import Remote, store, upload
+from dataprep.storage import Remote, upload
 
 
 @pytest.fixture(params=["s3", "memory"])
@@ -31,10 +31,3 @@ def put(root: Remote, tmp_path: Path) -> Callable[[str, bytes], Remote]:
         return root / name
 
     return do
-
-
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many tries as ever, without the waiting, and each of one request."""
-    monkeypatch.setattr(store, "DELAYS", (0.001,) * len(store.DELAYS))
-    monkeypatch.setitem(store._BOTOCORE, "retries", {"mode": "standard", "total_max_attempts": 1})
