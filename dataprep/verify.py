@@ -58,14 +58,14 @@ def verify(out_dir: Path) -> Verdict:
     manifest = Manifest.load(out_dir)
     ledger = Ledger()
     _check_strangers(out_dir, manifest, verdict)
-    documents: set[tuple[str, int]] = set()
+    documents = _Documents(manifest)
     whole = True
     for shard in (shard for shards in manifest.splits.values() for shard in shards):
         read = _check_files(out_dir, shard, verdict)
         read = read and _check_rows(out_dir, manifest, shard, ledger, documents, verdict)
         whole &= read
         verdict.shards += 1
-    _check_ledger(out_dir, manifest, ledger if whole else None, len(documents), verdict)
+    _check_ledger(out_dir, manifest, ledger if whole else None, documents.count, verdict)
     _check_tokenizer(manifest, verdict)
     return verdict
 
@@ -112,7 +112,7 @@ def _check_rows(
     manifest: Manifest,
     shard: Shard,
     ledger: Ledger,
-    documents: set[tuple[str, int]],
+    documents: "_Documents",
     verdict: Verdict,
 ) -> bool:
     """Reads a shard and adds what it holds to `ledger` and `documents`; True if it could."""
@@ -135,11 +135,10 @@ def _check_rows(
         return False
     try:
         pieces = read_audit(audit)
-        keys = zip(pieces["file"].to_pylist(), pieces["source_row"].to_pylist())
+        documents.add(pieces)
     except (UserError, KeyError) as e:
         verdict.defects.append(f"{audit} cannot be read: {e}")
         return False
-    documents.update(keys)
     verdict.defects.extend(f"{path}: {what}" for what in content_defects(rows, pieces, manifest))
     verdict.tokens += shard.tokens
     placed = int(np.asarray(pieces["length"]).sum())
@@ -149,6 +148,35 @@ def _check_rows(
     if placed != shard.tokens:
         verdict.defects.append(f"{audit} places {placed:,} tokens, the manifest {shard.tokens:,}")
     return True
+
+
+class _Documents:
+    """Which records of the inputs are in the shards: a byte for each."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        rows = [int(told["rows"]) for told in manifest.inputs]
+        self._first = dict(zip((told["path"] for told in manifest.inputs), np.cumsum([0, *rows])))
+        self._rows = dict(zip(self._first, rows))
+        self._seen = np.zeros(sum(rows), bool)
+
+    def add(self, pieces: pa.Table) -> None:
+        """Notes the documents of a table of audit/rows.
+
+        Raises UserError when it names one that no input has.
+        """
+        name = pieces["file"].combine_chunks().dictionary_encode()
+        codes, row = np.asarray(name.indices), np.asarray(pieces["source_row"])
+        for code, path in enumerate(name.dictionary.to_pylist()):
+            ours = row[codes == code]
+            if len(ours) and not 0 <= ours.min() <= ours.max() < self._rows.get(path, 0):
+                raise UserError(f"it names a record of {path} that the manifest does not know")
+            if len(ours):
+                self._seen[self._first[path] + ours] = True
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return int(self._seen.sum())
 
 
 def _read(path: Path, manifest: Manifest) -> Rows:

@@ -130,6 +130,9 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
 
     130: stopped by Ctrl-C; 70: a defect of this program, with its traceback.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as we live)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may not know every character
             stream.reconfigure(errors="backslashreplace")

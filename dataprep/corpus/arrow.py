@@ -1,5 +1,6 @@
 """Arrow files of the work folder: written whole; mapped, or read by ranges where remote."""
 
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,6 +43,8 @@ def open_arrow(path: Place) -> pa.ipc.RecordBatchFileReader:
 
 def unreadable(path: Place, cause: Exception) -> UserError:
     """The one wording for a damaged work file."""
+    if isinstance(cause, FileNotFoundError):
+        return UserError(f"{path} vanished; run again: what is there of finished work is kept")
     return UserError(f"cannot read {path}: {cause}; delete the work folder and run again")
 
 
@@ -68,6 +71,52 @@ def write_array(path: Place, array: npt.NDArray[np.generic]) -> Place:
     with atomic_path(path, durable=False) as tmp, tmp.open("wb") as f:
         np.save(f, np.ascontiguousarray(array), allow_pickle=False)
     return path
+
+
+class Spool:
+    """An array that grows at its end, on disk, and is written row by row: no more than a block of
+    it is in memory. [rows, n, *item], or [n, *item] where `rows` is None.
+
+    A context manager: its temporary file has no name, and ends with it.
+    """
+
+    def __init__(
+        self, folder: Place, dtype: npt.DTypeLike, rows: int | None, item: tuple[int, ...] = ()
+    ) -> None:
+        """`folder`: of the temporary file, unless it is remote; `item`: shape of an entry."""
+        self._folder = folder if isinstance(folder, Path) else None
+        self._dtype, self._rows, self._item = np.dtype(dtype), rows, item
+        self._lengths: list[int] = []
+
+    def __enter__(self) -> "Spool":
+        if self._folder:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = tempfile.TemporaryFile(dir=self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, block: npt.NDArray[Any]) -> None:
+        """Appends [rows, k, *item], or [k, *item]."""
+        self._lengths.append(block.shape[0 if self._rows is None else 1])
+        self._file.write(np.ascontiguousarray(block, self._dtype).data)
+
+    def save(self, path: Place) -> Place:
+        """Writes all of it as write_array does."""
+        rows = 1 if self._rows is None else self._rows
+        shape = (sum(self._lengths), *self._item)
+        shape = shape if self._rows is None else (rows, *shape)
+        size = self._dtype.itemsize * int(np.prod(self._item))  # bytes of an entry
+        starts = np.cumsum([0, *self._lengths])[:-1].tolist()
+        with atomic_path(path, durable=False) as tmp, tmp.open("wb") as f:
+            header = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(f, header)
+            for row in range(rows):
+                for start, length in zip(starts, self._lengths):
+                    self._file.seek((start * rows + row * length) * size)
+                    f.write(self._file.read(length * size))
+        return path
 
 
 def read_array(path: Place, row: int | None = None) -> npt.NDArray[Any]:

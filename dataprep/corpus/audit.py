@@ -16,7 +16,7 @@ from dataprep.corpus.plan import Identity, Ints, Plan
 from dataprep.engine import Task
 from dataprep.files import atomic_path
 from dataprep.ledger import REMOVED
-from dataprep.storage import Place
+from dataprep.storage import Place, find, remove_many
 
 SCHEMA = pa.schema(
     [
@@ -48,6 +48,7 @@ def write_removed(
     `starts`: number in the run of each task's first document, and the total; `capped`: what
     max_tokens has cut.
     """
+    remove_many(find(folder))  # of an earlier attempt, whose tasks may have been others
     work = decided.work
     assert isinstance(work, decide.Decide)
     files = [file.path for file in plan.files]
@@ -91,14 +92,15 @@ def _decided(
     folder: Place, number: int, owners: "_Owners", work: decide.Decide, threshold: float
 ) -> pa.Table:
     """Duplicates, with what they repeat, and documents left out by their source's weight."""
-    found = read_columns(folder / f"{number:05d}.arrow", ["fate", "duplicate_of", "similarity"])
+    names = ["fate", "weight", "duplicate_of", "similarity"]
+    found = read_columns(folder / f"{number:05d}.arrow", names)
     every = np.asarray(found["fate"])
     out = np.flatnonzero(every >= decide.EXACT)
     fate = every[out]
     file, row = owners.of(owners.starts[number] + out)
     kept = np.asarray(found["duplicate_of"])[out]
     similarity = pa.array(np.asarray(found["similarity"])[out], from_pandas=True)  # NaN: none
-    weight = np.array(work.weights)[file]
+    weight = np.asarray(found["weight"])[out]
     thinned = fate == decide.THINNED
     rules = [decide.RULES[int(value)] for value in fate]
     limits = {decide.EXACT: 1.0, decide.NEAR: threshold, decide.THINNED: np.nan}

@@ -10,21 +10,18 @@ PASS C  reduce  shard      <- its slice of every spill  MindRecord
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from dataprep.corpus import output
 from dataprep.corpus.config import BuildConfig, inside
 from dataprep.corpus.diary import Diary
 from dataprep.corpus.lock import exclusive
-from dataprep.corpus.passes import Passes
-from dataprep.corpus.plan import Plan, make_plan
+from dataprep.corpus.passes import Passes, run_identity
+from dataprep.corpus.plan import make_plan
 from dataprep.errors import UserError
 from dataprep.ledger import Ledger
 from dataprep.manifest import Manifest
 from dataprep.storage import Place, absolute
-from dataprep.tokens import LoadedTokenizer
-from dataprep.version import __version__
 
 Finish = Callable[[Manifest, Place], None]
 
@@ -51,43 +48,42 @@ def build(config: BuildConfig, finish: Sequence[Finish] = ()) -> BuildResult:
     `finish`: functions that add files (a report) to the folder before it is published.
     Raises UserError for anything wrong with inputs, config, folders or disk.
     """
-    output.recover(config.out)
     loaded = config.tokenizer.load()
     plan = make_plan(config)
     for path in (config.tokenizer.path, *(file.path for file in plan.files)):
         if inside(absolute(path), config.out):
             raise UserError(f"{path} lies inside of out_dir, which a build replaces; move it")
     size = sum(file.size for file in plan.files)
-    identity = _identity(config, plan, loaded)
-    finished = output.existing(config.out, identity, config.overwrite)
+    identity = run_identity(config, plan, loaded)
+
+    def existing() -> Manifest | None:
+        return output.existing(config.out, identity, config.overwrite)
+
+    finished = existing()
     if finished is not None:
+        output.tidy(config.building, identity)
         return BuildResult(config.out, finished, size)
+    output.check_aside(config.out)
     output.make_folders([config.work, config.building])
     with ExitStack() as stack:
         held = [stack.enter_context(exclusive(at)) for at in (config.work, config.building)]
+        output.recover(config.out)
+        finished = existing()  # by a run that has ended since
+        if finished is not None:
+            output.tidy(config.building, identity)
+            return BuildResult(config.out, finished, size)
         output.own(config.building, identity)
         diary = stack.enter_context(Diary(config))
         passes = Passes(config, plan, loaded)
         with config.engine.start() as engine:
-            seconds = passes.run(diary.watch(engine.map))
+            seconds = passes.run(diary.watch(engine.map, held))
         start = time.monotonic()
         manifest = passes.manifest()
         passes.write_audit()
         for step in finish:
             step(manifest, config.building)
-        for still_ours in held:
-            still_ours()
-        output.publish(config.building, config.out, manifest, passes.outputs())
+        existing()  # what has come there since is not ours to remove
+        output.publish(config.building, config.out, manifest, passes.outputs(), held)
         seconds["publish"] = time.monotonic() - start
         diary.finished(seconds)
     return BuildResult(config.out, manifest, size, seconds)
-
-
-def _identity(config: BuildConfig, plan: Plan, loaded: LoadedTokenizer) -> dict[str, Any]:
-    """What makes a run this run: config, inputs as they are now, tokenizer, version."""
-    return {
-        "config": config.content(),
-        "inputs": [[f.path, f.size, f.version] for f in plan.files],
-        "tokenizer": asdict(loaded.info),
-        "version": __version__,
-    }

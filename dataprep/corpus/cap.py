@@ -125,12 +125,14 @@ class Cap:
 
     def _shards(self, file: Ints, row: Ints, tokens: Ints, copies: Ints) -> list[list[int]]:
         """[documents, tokens] of each train shard."""
-        order = decide.mix(self.seed, file, row)
-        places, document = decide.repeat(order, copies.astype(np.int32))
-        shard = np.searchsorted(np.array(self.borders, np.uint64), places, "right")
-        n = len(self.borders) + 1
-        sums = np.bincount(shard, minlength=n), np.bincount(shard, tokens[document], n)
-        return [[int(d), int(t)] for d, t in zip(*sums)]
+        places = decide.Places(decide.mix(self.seed, file, row), copies.astype(np.int32))
+        borders = np.array(self.borders, np.uint64)
+        sums = np.zeros((2, len(borders) + 1))
+        for place, document in places:
+            shard = np.searchsorted(borders, place, "right")
+            sums[0] += np.bincount(shard, minlength=sums.shape[1])
+            sums[1] += np.bincount(shard, tokens[document], sums.shape[1])
+        return [[int(d), int(t)] for d, t in sums.T]
 
 
 def _runs(key: Ints, by_key: Ints) -> Iterator[tuple[int, Ints]]:

@@ -29,6 +29,7 @@ from dataprep.batch import text_buffers
 from dataprep.corpus import pass_a
 from dataprep.corpus.arrow import read_array, unreadable, write_arrow
 from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.exchange import cuts
 from dataprep.corpus.plan import Identity, Ints, Plan
 from dataprep.dedup.config import Dedup
 from dataprep.engine import Task
@@ -39,6 +40,7 @@ from dataprep.storage import Place, fetched
 TRAIN, EVAL, EXACT, NEAR, THINNED = 0, 1, 2, 3, 4
 RULES = {EXACT: ("dedup", "exact"), NEAR: ("dedup", "minhash"), THINNED: ("mix", "weight")}
 EVAL_SHARDS = 1
+AT_ONCE = 1 << 20  # places made at a time
 CACHE_BYTES = 64 << 20  # shingle sets held for comparison
 
 DECISIONS = pa.schema(
@@ -46,6 +48,7 @@ DECISIONS = pa.schema(
         ("fate", pa.uint8()),
         ("order", pa.uint64()),  # place among all documents of its side
         ("copies", pa.int32()),  # times it is placed; 0: removed
+        ("weight", pa.float64()),  # the largest of its file's and of its duplicates' files
         ("duplicate_of", pa.int64()),  # number of the kept document in the run; -1
         ("similarity", pa.float64()),
     ]
@@ -85,15 +88,17 @@ class Decide:
         counts, files, rows = document_ids(self.folders, self.identity)
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         fate, duplicate_of, similarity, cluster, warnings = self._duplicates(starts)
-        copies = self._mix(fate, files, rows)
+        weight = self._weights(files, duplicate_of)
+        copies = self._mix(fate, weight, files, rows)
         self._hold_out(fate, cluster, files, rows)
         copies[fate == EVAL] = 1
         order = mix(self.seed, files, rows)
-        places, _ = repeat(order[fate == TRAIN], copies[fate == TRAIN])
-        shards = int(min(self.shards, max(1, len(places))))
+        train = fate == TRAIN
+        places = Places(order[train], copies[train])
+        shards = int(min(self.shards, max(1, places.total)))
         ledger = Ledger()
         paths, digests = [], []
-        columns = (fate, order, copies, duplicate_of, similarity)
+        columns = (fate, order, copies, weight, duplicate_of, similarity)
         for i, source in enumerate(self.sources):
             part = slice(starts[i], starts[i + 1])
             arrays = [pa.array(column[part]) for column in columns]
@@ -106,7 +111,7 @@ class Decide:
         result = {
             "ledger": ledger.to_json(),
             "shards": shards,
-            "borders": [int(b) for b in borders(places, shards)],
+            "borders": [int(b) for b in places.borders(shards)],
             "eval_shards": EVAL_SHARDS if (fate == EVAL).any() else 0,
             "sha256": digests,
             "starts": [int(s) for s in starts],
@@ -161,12 +166,23 @@ class Decide:
             keys = np.concatenate([read_array(f / pass_a.KEYS, band) for f in self.folders])
             yield dedup.buckets(keys[documents], documents)
 
-    def _mix(self, fate: npt.NDArray[np.uint8], files: Ints, rows: Ints) -> npt.NDArray[np.int32]:
+    def _weights(self, files: Ints, duplicate_of: Ints) -> npt.NDArray[np.float64]:
+        """float64[n]: of each document its file's weight, or a larger one of its duplicates' files.
+
+        So a text that several sources hold has the largest of their weights, whichever comes first.
+        """
+        weight = np.array(self.weights)[files]
+        gone = np.flatnonzero(duplicate_of >= 0)
+        np.maximum.at(weight, duplicate_of[gone], weight[gone])
+        return weight
+
+    def _mix(
+        self, fate: npt.NDArray[np.uint8], weight: npt.NDArray[np.float64], files: Ints, rows: Ints
+    ) -> npt.NDArray[np.int32]:
         """int32[n]: how often each document is placed; those of weight below 1 may become THINNED.
 
         Weight 2.3 means twice, and a third time for a seeded 0.3 of the documents.
         """
-        weight = np.array(self.weights)[files]
         whole = np.floor(weight)
         draw = mix(self.seed + 2, files, rows).astype(np.float64) / 2.0**64
         copies = (whole + (draw < weight - whole)).astype(np.int32)
@@ -207,17 +223,39 @@ def repeat(
     return order[document] + nth.astype(np.uint64) * step[document], document
 
 
-def borders(places: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.uint64]:
-    """uint64[shards - 1]: first place of each shard but the first; no shard is left empty.
+@dataclass(frozen=True)
+class Places:
+    """Places of documents with all their copies, of which only some are made at a time."""
 
-    Equal parts of the circle, so that a document's shard does not depend on the others. Where that
-    leaves a shard empty (few documents), parts with equal numbers of documents.
-    """
-    part = np.uint64(2**64 // shards if shards > 1 else 2**64 - 1)
-    equal = np.arange(1, shards, dtype=np.uint64) * part
-    if len(np.unique(np.searchsorted(equal, places, "right"))) == shards or not len(places):
-        return equal
-    return np.sort(places)[np.arange(1, shards) * len(places) // shards]
+    order: npt.NDArray[np.uint64]
+    copies: npt.NDArray[np.int32]
+
+    @property
+    def total(self) -> int:
+        """Number of places."""
+        return int(self.copies.sum(dtype=np.int64))
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.uint64], Ints]]:
+        """(place uint64[m], its document int64[m]) of some documents at a time."""
+        for first, stop in cuts(self.copies.astype(np.int64), AT_ONCE):
+            place, document = repeat(self.order[first:stop], self.copies[first:stop])
+            yield place, first + document
+
+    def borders(self, shards: int) -> npt.NDArray[np.uint64]:
+        """uint64[shards - 1]: first place of each shard but the first; no shard is left empty.
+
+        Equal parts of the circle, so that a document's shard does not depend on the others. Where
+        that leaves a shard empty (few documents), parts with equal numbers of documents.
+        """
+        part = np.uint64(2**64 // shards if shards > 1 else 2**64 - 1)
+        equal = np.arange(1, shards, dtype=np.uint64) * part
+        used = np.zeros(shards, bool)
+        for place, _ in self:
+            used[np.searchsorted(equal, place, "right")] = True
+        if used.all() or not self.total:
+            return equal
+        places = np.sort(np.concatenate([place for place, _ in self]))
+        return places[np.arange(1, shards) * len(places) // shards]
 
 
 def document_ids(folders: Sequence[Place], identity: Identity) -> tuple[list[int], Ints, Ints]:

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.lock import Held
 from dataprep.engine import Task
 from dataprep.errors import UserError
 from dataprep.files import atomic_path, write_error, write_json
-from dataprep.storage import Remote, entry, read
+from dataprep.storage import Remote, entry, hasty, read
 from dataprep.version import __version__
 
 RUNS, PROGRESS = "runs.jsonl", "progress.json"
@@ -43,18 +44,24 @@ class Diary:
         tb: TracebackType | None,
     ) -> None:
         if value is not None:
-            with contextlib.suppress(UserError):  # a full disk: `value` says so already
+            # A full disk, or a store that is gone: `value` says so already.
+            with contextlib.suppress(UserError, OSError), hasty():
                 self._note("failed", why=f"{type(value).__name__}: {value}")
 
     def finished(self, seconds: dict[str, float]) -> None:
         """The run has published its output."""
         self._note("finished", seconds={k: round(s, 3) for k, s in seconds.items()})
 
-    def watch(self, do: Map) -> Callable[[str, list[Task]], list[dict[str, Any]]]:
-        """An engine's map that also keeps progress.json."""
+    def watch(
+        self, do: Map, held: Sequence[Held]
+    ) -> Callable[[str, list[Task]], list[dict[str, Any]]]:
+        """An engine's map that also keeps progress.json, and stops when a folder is lost."""
 
         def watched(label: str, tasks: list[Task]) -> list[dict[str, Any]]:
             def save(done: int) -> None:
+                for lock in held:
+                    if lock.lost:
+                        lock.check()
                 self._progress[label] = {"done": done, "tasks": len(tasks)}
                 if done == len(tasks) or time.monotonic() - self._saved >= 1:
                     self._saved = time.monotonic()
@@ -70,7 +77,7 @@ class Diary:
         path = self._config.work / RUNS
         line = json.dumps({"time": now, "event": what, **more}, ensure_ascii=False) + "\n"
         if isinstance(path, Remote):  # a store cannot append
-            before = read(path).decode("utf-8") if entry(path) else ""
+            before = read(path).decode("utf-8", "replace") if entry(path) else ""
             with atomic_path(path) as tmp:
                 tmp.write_text(before + line, encoding="utf-8")
             return

@@ -29,6 +29,7 @@ from dataprep.corpus.ranges import Range, Slice, read_ranges
 from dataprep.files import unfinished
 
 SPILL_BYTES = 32 << 20  # of payload, held before it is sorted by shard and written
+SPILL_COPIES = 1 << 20  # copies of documents, likewise
 
 Values = npt.NDArray[Any]
 Keep = Callable[[npt.NDArray[np.int32], Ints], npt.NDArray[np.bool_]]
@@ -103,47 +104,57 @@ class Exchange:
         keys = [("order", pa.uint64()), ("file", pa.int32()), ("row", pa.int64())]
         return pa.schema([*keys, (self.column, pa.large_list(self.kind))])
 
-    def spill(self, path: Path, batches: Iterable[pa.RecordBatch], address: Address) -> list[Range]:
+    def spill(
+        self,
+        path: Path,
+        batches: Iterable[pa.RecordBatch],
+        address: Address,
+        copies: Callable[[pa.RecordBatch], int] = lambda batch: batch.num_rows,
+    ) -> list[Range]:
         """Writes documents to a local file, by shard within about SPILL_BYTES; returns its index.
 
-        `batches`: with a column of payloads, and whatever `address` wants to know.
+        `batches`: with a column of payloads, and whatever `address` wants to know; `copies`: how
+        many entries `address` will give for one of them.
         """
         index = []
         with path.open("wb") as sink:
             sink.write(self.schema.serialize())
-            for table in self._gather(batches):
+            for table in self._gather(batches, copies):
                 values, offsets = _parts(table[self.column].combine_chunks())
                 length = np.diff(offsets)
-                copies = address(table, length)
-                by_place = np.lexsort((copies.row, copies.file, copies.order, copies.shard))
-                size = length[copies.document[by_place]]
+                sent = address(table, length)
+                by_place = np.lexsort((sent.row, sent.file, sent.order, sent.shard))
+                size = length[sent.document[by_place]]
                 # Cut: of a document in a thousand copies all may be here.
                 for first, stop in cuts(size * values.itemsize, SPILL_BYTES):
                     picks = by_place[first:stop]
                     arrays = [
-                        pa.array(copies.order[picks]),
-                        pa.array(copies.file[picks].astype(np.int32)),
-                        pa.array(copies.row[picks]),
-                        lists(values, offsets[copies.document[picks]], size[first:stop]),
+                        pa.array(sent.order[picks]),
+                        pa.array(sent.file[picks].astype(np.int32)),
+                        pa.array(sent.row[picks]),
+                        lists(values, offsets[sent.document[picks]], size[first:stop]),
                     ]
                     batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-                    for shard, at, n, total in _by_shard(copies.shard[picks], size[first:stop]):
+                    for shard, at, n, total in _by_shard(sent.shard[picks], size[first:stop]):
                         data = batch.slice(at, n).serialize()
                         index.append(Range(shard, sink.tell(), data.size, n, total))
                         sink.write(data)
         return index
 
-    def _gather(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Batches as tables of about SPILL_BYTES of payload: what is sorted at a time."""
+    def _gather(
+        self, batches: Iterable[pa.RecordBatch], copies: Callable[[pa.RecordBatch], int]
+    ) -> Iterator[pa.Table]:
+        """Batches as tables of about SPILL_BYTES or SPILL_COPIES: what is sorted at a time."""
         held: list[pa.RecordBatch] = []
-        size = 0
+        size = entries = 0
         for batch in batches:
             values, offsets = _parts(batch.column(self.column))
             size += int(offsets[-1] - offsets[0]) * values.itemsize
+            entries += copies(batch)
             held.append(batch)
-            if size >= SPILL_BYTES:
+            if size >= SPILL_BYTES or entries >= SPILL_COPIES:
                 yield pa.Table.from_batches(held)
-                held, size = [], 0
+                held, size, entries = [], 0, 0
         if held:
             yield pa.Table.from_batches(held)
 

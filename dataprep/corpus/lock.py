@@ -14,29 +14,35 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dataprep.engine.task import machine_start
 from dataprep.errors import UserError
 from dataprep.files import write_error, write_json
-from dataprep.storage import Place, Remote, read, remove
+from dataprep.storage import Place, Remote, hasty, read, remove
 
 LOCK = ".lock"
 RENEW = 10.0  # seconds between two renewals
 WATCH = 45.0  # seconds without one after which a lock is nobody's
 
-StillOurs = Callable[[], None]
+
+class Held:
+    """A folder that is ours for now."""
+
+    lost = False
+    """Whether it is known to be ours no more; costs nothing to ask."""
+
+    def check(self) -> None:
+        """Raises UserError when it is ours no more."""
 
 
 @contextlib.contextmanager
-def exclusive(folder: Place) -> Iterator[StillOurs]:
-    """Holds the folder for this process. The value raises UserError when it is called too late.
-
-    Raises UserError when another run holds it.
-    """
-    with _leased(folder) if isinstance(folder, Remote) else _locked(folder) as still_ours:
-        yield still_ours
+def exclusive(folder: Place) -> Iterator[Held]:
+    """Holds the folder for this process. Raises UserError when another run holds it."""
+    with _leased(folder) if isinstance(folder, Remote) else _locked(folder) as held:
+        yield held
 
 
 def _busy(folder: Place) -> UserError:
@@ -46,8 +52,9 @@ def _busy(folder: Place) -> UserError:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[StillOurs]:
+def _locked(folder: Path) -> Iterator[Held]:
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # a run that ended may have moved it
         file = (folder / LOCK).open("a")
     except OSError as e:
         raise write_error(folder, e) from e
@@ -56,42 +63,54 @@ def _locked(folder: Path) -> Iterator[StillOurs]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
             raise _busy(folder) from e
-        yield lambda: None
+        yield Held()
+
+
+class _Lease(Held):
+    """Renewed by a thread until it is ended."""
+
+    def __init__(self, folder: Remote) -> None:
+        self._folder, self._path = folder, folder / LOCK
+        self._mine = {**_whoami(), "run": uuid.uuid4().hex}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+        write_json(self._path, {**self._mine, "renewed": 0})
+        self._thread.start()
+
+    def check(self) -> None:
+        now = _holder(self._path)
+        if self.lost or now is None or now["run"] != self._mine["run"]:
+            self.lost = True
+            raise UserError(
+                f"another run has taken {self._folder}, as this one did not answer; stop one"
+            )
+
+    def _renew(self) -> None:
+        for n in range(1, 1 << 62):
+            if self._ended.wait(RENEW):
+                return
+            # A failure of the store is told by the work itself, a lost lock by `lost`.
+            with contextlib.suppress(UserError):
+                self.check()
+                write_json(self._path, {**self._mine, "renewed": n})
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join(1.0)  # it may be waiting for a store that is gone
+        with contextlib.suppress(UserError), hasty():
+            self.check()
+            remove(self._path)
 
 
 @contextlib.contextmanager
-def _leased(folder: Remote) -> Iterator[StillOurs]:
-    path = folder / LOCK
+def _leased(folder: Remote) -> Iterator[Held]:
     _wait_until_free(folder)
-    mine = {"host": os.uname().nodename, "pid": os.getpid(), "run": uuid.uuid4().hex}
-    write_json(path, {**mine, "renewed": 0})
-    ended = threading.Event()
-
-    def still_ours() -> None:
-        now = _holder(path)
-        if now is None or now["run"] != mine["run"]:
-            raise UserError(f"another run has taken {folder}, as this one did not answer; stop one")
-
-    def renew() -> None:
-        for n in range(1, 1 << 62):
-            if ended.wait(RENEW):
-                return
-            # A failure is told by still_ours, or by the work itself.
-            with contextlib.suppress(UserError):
-                still_ours()
-                write_json(path, {**mine, "renewed": n})
-
-    thread = threading.Thread(target=renew, daemon=True)
-    thread.start()
+    lease = _Lease(folder)
     try:
-        still_ours()  # two may have found it free
-        yield still_ours
+        lease.check()  # two may have found it free
+        yield lease
     finally:
-        ended.set()
-        thread.join()
-        with contextlib.suppress(UserError):
-            still_ours()
-            remove(path)
+        lease.end()
 
 
 def _wait_until_free(folder: Remote) -> None:
@@ -113,12 +132,23 @@ def _holder(path: Remote) -> dict[str, Any] | None:
         return dict(json.loads(read(path)))
     except FileNotFoundError:
         return None
-    except ValueError as e:
+    except (ValueError, TypeError) as e:
         raise UserError(f"{path} is damaged: {e}; remove it if no run is at work there") from e
 
 
+def _whoami() -> dict[str, Any]:
+    """A process, and the set of processes within which its number means something."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    within = [os.uname().nodename, machine_start(), namespace]
+    return {"within": within, "pid": os.getpid()}
+
+
 def _is_dead(holder: dict[str, Any]) -> bool:
-    if holder["host"] != os.uname().nodename:
+    within = _whoami()["within"]
+    if not all(within) or holder.get("within") != within:
         return False
     try:
         os.kill(int(holder["pid"]), 0)

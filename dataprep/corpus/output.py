@@ -5,14 +5,17 @@ objects are copied into their place within the store, manifest.json last. While 
 replaced there, its manifest is away, so that nobody takes half of two for one.
 """
 
+import glob
 import os
 import shutil
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from dataprep.corpus.lock import LOCK
+from dataprep.corpus.lock import LOCK, Held
+from dataprep.engine.task import differences
 from dataprep.errors import UserError
 from dataprep.files import TMP, canonical_json, read_json, sync, unfinished, write_error, write_json
 from dataprep.manifest import NAME, Manifest
@@ -33,23 +36,40 @@ ROWS, REMOVED = "audit/rows", "audit/removed"
 Identity = dict[str, Any]
 
 
-def recover(out: Place) -> None:
-    """Puts an earlier output back that was moved aside by a run killed before its last rename.
+def check_aside(out: Place) -> None:
+    """Raises UserError when something else has the name that an earlier output is moved to."""
+    if isinstance(out, Path):
+        old = _aside(out)
+        if old.exists() and not (old / NAME).is_file():
+            raise UserError(f"{old} is in the way and not an output folder; move or remove it")
 
-    Raises UserError when something else has that name, before any work is done.
+
+def recover(out: Place) -> None:
+    """Ends what a run killed while it published has begun: an earlier output comes back, or goes.
+
+    Only for who holds the lock.
     """
     if isinstance(out, Remote):
         return
     old = _aside(out)
-    if old.exists() and not (old / NAME).is_file():
-        raise UserError(f"{old} is in the way and not an output folder; move or remove it")
-    if old.exists() and not out.exists():
+    for left_over in out.parent.glob(f"{glob.escape(old.name)}.*{TMP}"):
+        shutil.rmtree(left_over)
+    if old.exists() and out.exists():
+        _discard(old)
+    elif old.exists():
         os.replace(old, out)
 
 
 def _aside(out: Path) -> Path:
     """Where an earlier output waits while the new one takes its place."""
     return out.with_name(out.name + ".replaced")
+
+
+def _discard(old: Path) -> None:
+    """Removes an output; a kill on the way leaves a name that says so."""
+    left_over = unfinished(old)
+    os.replace(old, left_over)
+    shutil.rmtree(left_over)
 
 
 def existing(out: Place, identity: Identity, overwrite: bool) -> Manifest | None:
@@ -79,11 +99,11 @@ def existing(out: Place, identity: Identity, overwrite: bool) -> Manifest | None
         return manifest
     if overwrite:
         return None
-    what = (
-        f"is damaged: {missing} is missing or cut short"
-        if same
-        else "holds another run (its config, inputs or tokenizer differ)"
-    )
+    what = f"is damaged: {missing} is missing or cut short"
+    if not same:
+        names = list(differences(read_json(out / RUN), identity))
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        what = f"holds another run (different: {', '.join(names[:4])}{more})"
     raise UserError(
         f"out_dir: {out} {what}; choose another out_dir, or set overwrite: true to replace it"
     )
@@ -117,7 +137,7 @@ def make_folders(folders: Iterable[Place]) -> None:
     """Makes folders, and shows that they can be written. Raises UserError where they cannot."""
     for folder in folders:
         if isinstance(folder, Remote):
-            probe = folder / "writable"
+            probe = folder / f".writable-{uuid.uuid4().hex}"
             write_json(probe, {})
             remove(probe)
             continue
@@ -161,48 +181,93 @@ def _children(folder: Place) -> Iterable[Place]:
     return folder.iterdir() if isinstance(folder, Path) else find(folder)
 
 
-def publish(building: Place, out: Place, manifest: Manifest, outputs: set[str]) -> None:
-    """Puts a finished output into its place. `outputs`: names of its rows and shards in it."""
-    there = {str(path)[len(str(building)) + 1 :]: path for path in find(building)}
-    for name, path in there.items():
+def tidy(building: Place, identity: Identity) -> None:
+    """Removes what this run has left beside its complete output."""
+    files = find(building)
+    ours = entry(building / RUN) is not None and _is(building / RUN, identity)
+    if not ours and {path.name for path in files} - {LOCK}:
+        return
+    if isinstance(building, Path):
+        if building.exists():
+            shutil.rmtree(building)
+    else:
+        _remove_building(building, files)
+
+
+def publish(
+    building: Place,
+    out: Place,
+    manifest: Manifest,
+    outputs: Mapping[str, Mapping[str, Any]],
+    held: Sequence[Held],
+) -> None:
+    """Puts a finished output into its place.
+
+    `outputs`: names of its rows and shards, and what each is known by; `held`: our folders.
+    """
+    found = {str(path)[len(str(building)) + 1 :]: told for path, told in find(building).items()}
+    for name in found:
         if name.startswith(("train/", "eval/", f"{ROWS}/")) and name not in outputs:
-            remove(path)  # unfinished, of an attempt that was killed
-    lost = min(outputs - there.keys(), default="")
+            remove(building / name)  # unfinished, of an attempt that was killed
+    lost = min({*outputs, RUN} - found.keys(), default="")
     if lost:
         raise UserError(f"{building}/{lost} vanished while the run went on; run again")
+    for name, told in outputs.items():
+        now = found[name]
+        if now.size != told["size"] or told.get("version", now.version) != now.version:
+            raise UserError(f"{building}/{name} was written by another run as well; run again")
     manifest.save(building)
     if isinstance(building, Remote):
         assert isinstance(out, Remote)
-        _copy(building, out)
+        _copy(building, out, held)
     else:
         assert isinstance(out, Path)
         _rename(building, out)
 
 
 def _rename(building: Path, out: Path) -> None:
-    (building / LOCK).unlink()
+    """The lock goes along: until the folder has its name, nobody else may make one beside it."""
     old = _aside(out)
     try:
-        if old.exists():
-            shutil.rmtree(old)
         if out.exists():
             os.replace(out, old)
         os.replace(building, out)
         sync(out.parent)
+        (out / LOCK).unlink(missing_ok=True)
         if old.exists():
-            shutil.rmtree(old)
+            _discard(old)
     except OSError as e:
         raise write_error(out, e) from e
 
 
-def _copy(building: Remote, out: Remote) -> None:
+def _copy(building: Remote, out: Remote, held: Sequence[Held]) -> None:
     """Manifest away, then whose it will be, then all else, the manifest last."""
-    names = {path.relative_to(building) for path in find(building) if isinstance(path, Remote)}
-    remove(out / NAME)
-    copy(building / RUN, out / RUN)
-    remove_many(path for path in find(out) if path != out / RUN)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        rest = names - {NAME, RUN, LOCK}
-        list(pool.map(lambda name: copy(building / name, out / name), rest))
-    copy(building / NAME, out / NAME)
-    remove_many(building / name for name in names - {LOCK})  # the lock is its holder's to remove
+
+    def still_ours() -> None:
+        for lock in held:
+            lock.check()
+
+    new = find(building)
+    names = {path.relative_to(building) for path in new if isinstance(path, Remote)}
+    old = find(out)
+    still_ours()
+    try:
+        remove(out / NAME)
+        copy(building / RUN, out / RUN)
+        still_ours()
+        remove_many(path for path in old if path != out / RUN)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            rest = names - {NAME, RUN, LOCK}
+            list(pool.map(lambda name: copy(building / name, out / name), rest))
+        still_ours()
+        copy(building / NAME, out / NAME)
+    except FileNotFoundError as e:
+        raise UserError(f"a part of {building} vanished while it was copied; run again") from e
+    _remove_building(building, new)
+
+
+def _remove_building(building: Remote, files: Iterable[Place]) -> None:
+    """Whose it is goes last: until then, whoever finds a part of it knows. The lock is its
+    holder's to remove."""
+    remove_many(path for path in files if path.name not in (RUN, LOCK))
+    remove(building / RUN)

@@ -9,6 +9,7 @@ removed.arrow  what was removed, and why
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 from dataprep import dedup
 from dataprep.batch import DOCUMENTS, text_buffers
 from dataprep.clean import Clean
-from dataprep.corpus.arrow import write_array, write_arrow
+from dataprep.corpus.arrow import Spool, write_arrow
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.plan import Plan
 from dataprep.dedup.config import Dedup
@@ -49,8 +50,9 @@ class ReadAndClean:
 
     def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
         ledger = TaskLedger(self.splits[0].file.source)
-        signer = _Signer(self.dedup)
-        cleaned = write_arrow(folder / CLEANED, DOCUMENTS, signer(self._documents(ledger)))
+        with _Signer(self.dedup, folder) as signer:
+            cleaned = write_arrow(folder / CLEANED, DOCUMENTS, signer(self._documents(ledger)))
+            signed = signer.save(folder)
         removed = write_arrow(folder / REMOVED_FILE, REMOVED, ledger.removed)
         result = {
             "documents": signer.documents,
@@ -58,7 +60,7 @@ class ReadAndClean:
             "ledger": ledger.ledger.to_json(),
             "warnings": ledger.warnings,
         }
-        return result, [cleaned, removed, *signer.save(folder)]
+        return result, [cleaned, removed, *signed]
 
     def _documents(self, ledger: TaskLedger) -> Iterator[pa.RecordBatch]:
         for split, index in zip(self.splits, self.indices):
@@ -67,40 +69,41 @@ class ReadAndClean:
             check_unchanged(split.file)
 
 
-class _Signer:
-    """Passes batches through and keeps what dedup needs to know of each document."""
+class _Signer(ExitStack):
+    """Passes batches through and keeps, on disk, what dedup needs to know of each document."""
 
-    def __init__(self, config: Dedup) -> None:
+    def __init__(self, config: Dedup, folder: Place) -> None:
+        super().__init__()
         self._config = config
         self._bands, self._rows = config.bands() if config.method == "minhash" else (0, 0)
         self._a, self._b = dedup.permutations(config.num_perm)
-        self._ids = [np.zeros((2, 0), np.int64)]
-        self._hashes = [np.zeros((0, 2), np.uint64)]
-        self._keys = [np.zeros((self._bands, 0), np.uint64)]
-        self._shingled = [np.zeros(0, bool)]
+        self._ids = self.enter_context(Spool(folder, np.int64, 2))
+        self._hashes = self.enter_context(Spool(folder, np.uint64, None, (2,)))
+        self._keys = self.enter_context(Spool(folder, np.uint64, self._bands))
+        self._shingled = self.enter_context(Spool(folder, bool, None))
         self.documents = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             data, offsets = text_buffers(batch.column("text"))
-            self._ids.append(np.stack([np.asarray(batch["split"]), np.asarray(batch["row"])]))
+            self._ids.add(np.stack([np.asarray(batch["split"]), np.asarray(batch["row"])]))
             if self._config.method != "none":
-                self._hashes.append(dedup.text_hashes(data, offsets))
+                self._hashes.add(dedup.text_hashes(data, offsets))
             if self._bands:
                 shingles, starts = dedup.shingle(data, offsets, self._config.ngram)
                 signatures = dedup.signatures(shingles, starts, self._a, self._b)
-                self._keys.append(dedup.band_keys(signatures, self._bands, self._rows))
-                self._shingled.append(np.diff(starts) >= self._config.min_shingles)
+                self._keys.add(dedup.band_keys(signatures, self._bands, self._rows))
+                self._shingled.add(np.diff(starts) >= self._config.min_shingles)
             self.documents += batch.num_rows
             yield batch
 
     def save(self, folder: Place) -> list[Place]:
         """Writes the arrays; returns their paths."""
         return [
-            write_array(folder / IDS, np.concatenate(self._ids, axis=1)),
-            write_array(folder / HASHES, np.concatenate(self._hashes)),
-            write_array(folder / KEYS, np.concatenate(self._keys, axis=1)),
-            write_array(folder / SHINGLED, np.concatenate(self._shingled)),
+            self._ids.save(folder / IDS),
+            self._hashes.save(folder / HASHES),
+            self._keys.save(folder / KEYS),
+            self._shingled.save(folder / SHINGLED),
         ]
 
 

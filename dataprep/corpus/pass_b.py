@@ -9,7 +9,7 @@ By the index, pass C reads its slice of every spill and nothing else.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from dataprep.corpus.ranges import Range
 from dataprep.engine import Task
 from dataprep.files import atomic_path, fingerprint
 from dataprep.ledger import REMOVED, TaskLedger
+from dataprep.manifest import TokenizerInfo
 from dataprep.storage import Place
 from dataprep.tokens import Tokenize
 
@@ -60,7 +61,8 @@ class TokenizeAndSpill:
             return Copies(doc, shard, place, file[doc], row[doc])
 
         with atomic_path(folder / SPILL, durable=False) as tmp:
-            index = TOKENS.spill(tmp, self.tokenize(self._kept(), ledger), address)
+            batches = self.tokenize(self._kept(), ledger)
+            index = TOKENS.spill(tmp, batches, address, lambda b: pc.sum(b["copies"]).as_py())
             index = exchange.sort(tmp, index)
         outputs = [
             folder / SPILL,
@@ -85,12 +87,13 @@ class TokenizeAndSpill:
 
 
 def tasks(
-    config: BuildConfig, sha256: str, done: list[Task], judged: Task, decided: dict[str, Any]
+    config: BuildConfig,
+    info: TokenizerInfo,
+    done: list[Task],
+    judged: Task,
+    decided: dict[str, Any],
 ) -> list[Task]:
-    """One task for each task of pass A.
-
-    `sha256`: of the tokenizer's file; `judged`, `decided`: the task between and its result.
-    """
+    """One task for each task of pass A. `judged`, `decided`: the task between and its result."""
     assert isinstance(judged.work, decide.Decide)
     identity = judged.work.identity
     out = []
@@ -108,7 +111,11 @@ def tasks(
                     "shards": fingerprint(decided["borders"]),
                     "files": identity.files[indices].tolist(),
                     "row bases": identity.bases[indices].tolist(),
-                    "tokenizer": {**asdict(config.tokenizer), "sha256": sha256},
+                    "tokenizer": {
+                        "sha256": info.sha256,
+                        "bos_id": info.bos_id if config.tokenizer.add_bos else None,
+                        "eos_id": info.eos_id if config.tokenizer.add_eos else None,
+                    },
                 },
                 work=TokenizeAndSpill(
                     cleaned=before.folder / pass_a.CLEANED,

@@ -4,6 +4,7 @@ import platform
 import time
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from dataprep.corpus import audit, cap, decide, pass_a, pass_b, pass_c
 from dataprep.corpus.config import BuildConfig
-from dataprep.corpus.output import REMOVED, ROWS
+from dataprep.corpus.output import REMOVED
 from dataprep.corpus.plan import Plan
 from dataprep.engine import Task
 from dataprep.errors import UserError
@@ -24,6 +25,16 @@ Result = dict[str, Any]
 Step = tuple[str, list[Task]]
 READ, DEDUP, TOKENIZE = "A read, clean, sign", "dedup", "B tokenize"
 CAP, WRITE = "max_tokens", "C pack, write"
+
+
+def run_identity(config: BuildConfig, plan: Plan, loaded: LoadedTokenizer) -> dict[str, Any]:
+    """What makes a run this run: config, inputs as they are now, tokenizer, version."""
+    return {
+        "config": config.content(),
+        "inputs": [[f.path, f.size, f.version] for f in plan.files],
+        "tokenizer": asdict(loaded.info),
+        "version": __version__,
+    }
 
 
 class Passes:
@@ -54,7 +65,7 @@ class Passes:
         self.notes.extend(self.decided["warnings"])
         self._check_survivors()
         info = self.loaded.info
-        self.tokenize = pass_b.tasks(config, info.sha256, self.read, self.decide, self.decided)
+        self.tokenize = pass_b.tasks(config, info, self.read, self.decide, self.decided)
         self.spilled = yield TOKENIZE, self.tokenize
         if not any(result["ranges"] for result in self.spilled):
             raise UserError(self._nothing_left())
@@ -154,15 +165,11 @@ class Passes:
             self.capped,
         )
 
-    def outputs(self) -> set[str]:
-        """Names of the files of pass C in the output folder."""
-        out = set()
-        for task in self.write:
-            work = task.work
-            assert isinstance(work, pass_c.PackAndWrite)
-            shard = f"{work.split}/{work.name}.mindrecord"
-            out |= {shard, f"{shard}.db", f"{ROWS}/{work.name}.parquet"}
-        return out
+    def outputs(self) -> dict[str, dict[str, Any]]:
+        """Names of the files of pass C in the output folder, and what each is known by."""
+        start = len(f"{self.config.building}/")
+        found = (result["outputs"].items() for result in self.written)
+        return {path[start:]: told for items in found for path, told in items}
 
 
 def _inputs(plan: Plan, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from dataprep.corpus import output
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.diary import PROGRESS, RUNS
-from dataprep.corpus.passes import Passes
+from dataprep.corpus.passes import Passes, run_identity
 from dataprep.corpus.plan import make_plan
 from dataprep.engine.task import receipt_of, why_to_do
 from dataprep.errors import UserError
@@ -26,7 +27,14 @@ def dry_run(config: BuildConfig) -> Iterator[str]:
     plan = make_plan(config)
     size = sum(file.size for file in plan.files)
     yield f"{len(plan.files):,} files, {size / 1e6:,.1f} MB, {len(plan.splits):,} splits"
-    passes = Passes(config, plan, config.tokenizer.load())
+    loaded = config.tokenizer.load()
+    try:
+        if output.existing(config.out, run_identity(config, plan, loaded), config.overwrite):
+            yield f"{config.out} is complete: nothing is left to do"
+            return
+    except UserError as e:
+        yield f"a run would end at once: {e}"
+    passes = Passes(config, plan, loaded)
     steps = passes.steps()
     label, tasks = next(steps)
     while True:
@@ -65,15 +73,22 @@ def status(out: Place, work_dir: Place | None = None) -> Iterator[str]:
     last = _last_run(work / RUNS)
     yield f"last run: {last['event']} at {last['time']}{_more(last)}"
     if entry(work / PROGRESS):
-        for label, n in read_json(work / PROGRESS).items():
-            yield f"  {label}: {n['done']:,} of {n['tasks']:,} tasks done"
+        for label, done, tasks in _progress(work / PROGRESS):
+            yield f"  {label}: {done:,} of {tasks:,} tasks done"
 
 
 def _last_run(path: Place) -> dict[str, Any]:
-    lines = read(path).decode("utf-8").splitlines()
     try:
-        return dict(json.loads(lines[-1]))
-    except (IndexError, ValueError) as e:
+        event = json.loads(read(path).decode("utf-8").splitlines()[-1])
+        return {key: str(event[key]) for key in ("event", "time")} | {"why": event.get("why", "")}
+    except (LookupError, ValueError, TypeError, AttributeError) as e:
+        raise UserError(f"{path} is damaged; delete it") from e
+
+
+def _progress(path: Place) -> list[tuple[str, int, int]]:
+    try:
+        return [(label, int(n["done"]), int(n["tasks"])) for label, n in read_json(path).items()]
+    except (LookupError, ValueError, TypeError, AttributeError) as e:
         raise UserError(f"{path} is damaged; delete it") from e
 
 

@@ -12,6 +12,7 @@ before it last started (or another machine) may have been lost in part: there, o
 trusted by their size but read and compared with their hash.
 """
 
+import json
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from typing import Any, Protocol
 import xxhash
 
 from dataprep.errors import UserError
-from dataprep.files import TMP, canonical_json, fingerprint, read_json, write_error, write_json
-from dataprep.storage import Place, entry, place, remove
+from dataprep.files import TMP, canonical_json, fingerprint, write_error, write_json
+from dataprep.storage import Place, entry, is_url, place, read, remove
 from dataprep.version import __version__
 
 RECEIPT = "receipt.json"
@@ -70,7 +71,7 @@ class Task:
 def receipt_of(task: Task) -> dict[str, Any] | None:
     """The result of a task that is done already, else None."""
     receipt, why = _check(task)
-    return None if why else dict(receipt["result"])
+    return None if why else _result(receipt)
 
 
 def why_to_do(task: Task) -> str:
@@ -80,34 +81,47 @@ def why_to_do(task: Task) -> str:
 
 def _check(task: Task) -> tuple[dict[str, Any], str]:
     """(receipt, ""), or why it does not count."""
-    path = task.folder / RECEIPT
-    if entry(path) is None:
+    try:
+        text = read(task.folder / RECEIPT)
+    except OSError:  # a store that fails is told
         return {}, "new"
     try:
-        receipt = dict(read_json(path))
+        receipt = dict(json.loads(text))
         if receipt["fingerprint"] != task.fingerprint:
             now = task.dependencies
-            changed = ", ".join(_differences(receipt["depends_on"], now, "")) or "the receipt"
+            changed = ", ".join(differences(receipt["depends_on"], now)) or "the receipt"
             return receipt, f"changed: {changed}"
+        outputs = {str(name): dict(told) for name, told in receipt["outputs"].items()}
         same_start = receipt["machine"] == machine_start() != ""
-        for file, told in receipt["outputs"].items():
-            found = entry(place(file))
-            if found is None or found.size != told["size"]:
-                return receipt, f"missing or cut short: {file}"
-            if "xxh3" in told and not same_start and told["xxh3"] != hash_file(Path(file)):
-                return receipt, f"damaged: {file}"
         dict(receipt["result"])
-    except (UserError, OSError, KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         return {}, "damaged receipt"  # it proves nothing: the task is redone
+    for name, told in outputs.items():
+        path = _output(task.folder, name)
+        found = entry(path)
+        if found is None or found.size != told.get("size"):
+            return receipt, f"missing or cut short: {path}"
+        if isinstance(path, Path) and not same_start and told.get("xxh3") != hash_file(path):
+            return receipt, f"damaged: {path}"
     return receipt, ""
 
 
-def _differences(before: Any, now: Any, name: str) -> Iterator[str]:
+def _name(folder: Place, path: Place) -> str:
+    """What a receipt calls an output: by its name in the folder, which may be moved or copied."""
+    inside = f"{path}".startswith(f"{folder}/")
+    return f"{path}"[len(f"{folder}/") :] if inside else f"{path}"
+
+
+def _output(folder: Place, name: str) -> Place:
+    return place(name) if name.startswith("/") or is_url(name) else folder / name
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
     """Dotted names of the values that differ."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in sorted({*before, *now}):
             inner = f"{name}.{key}" if name else str(key)
-            yield from _differences(before.get(key), now.get(key), inner)
+            yield from differences(before.get(key), now.get(key), inner)
     elif canonical_json(before) != canonical_json(now):
         yield name
 
@@ -138,19 +152,27 @@ def run_task(task: Task) -> dict[str, Any]:
         "fingerprint": task.fingerprint,
         "depends_on": task.dependencies,
         "machine": machine_start(),
-        "outputs": {str(path): _seal(path) for path in outputs},
+        "outputs": {_name(task.folder, path): _seal(path) for path in outputs},
         "result": result,
     }
     write_json(task.folder / RECEIPT, receipt, durable=False)
-    return result
+    return _result(receipt)
+
+
+def _result(receipt: dict[str, Any]) -> dict[str, Any]:
+    """What the work returned, and what its outputs are known by."""
+    return {**receipt["result"], "outputs": receipt["outputs"]}
 
 
 def _seal(path: Place) -> dict[str, Any]:
-    """What an output is known by: its size, and the hash of a local file (XXH3, 64 bits)."""
+    """What an output is known by: its size, and the hash of a local file (XXH3, 64 bits) or what a
+    store calls its version."""
     found = entry(path)
     if found is None:
         raise UserError(f"{path} vanished while the run went on; run again")
-    return {"size": found.size, **({"xxh3": hash_file(path)} if isinstance(path, Path) else {})}
+    if isinstance(path, Path):
+        return {"size": found.size, "xxh3": hash_file(path)}
+    return {"size": found.size, "version": found.version}
 
 
 def hash_file(path: Path) -> str:

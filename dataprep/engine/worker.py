@@ -7,6 +7,7 @@ import signal
 import threading
 import traceback
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -30,7 +31,13 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        process.start()
+        resource_tracker.ensure_running()  # its own start would unblock what is blocked below
+        # Ctrl-C is for the parent to handle: a child inherits the mask, its imports included.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return cls(process, ours)
 
@@ -44,7 +51,6 @@ class Worker:
 def _serve(pipe: Connection) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pa.set_cpu_count(1)  # the workers are the parallelism
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone
         while True:
             task = pipe.recv()

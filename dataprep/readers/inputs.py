@@ -133,7 +133,8 @@ def _matches(pattern: str) -> dict[str, Entry]:
     else:
         found = match(pattern)
     if not found and is_folder(folder):
-        raise UserError(f"inputs: {pattern} is a folder; give a pattern such as {pattern}/*.jsonl")
+        name = pattern.rstrip("/")
+        raise UserError(f"inputs: {name} is a folder; give a pattern such as {name}/*.jsonl")
     if not found:
         raise UserError(f"inputs: no file matches {pattern!r}; check the path and the pattern")
     return found

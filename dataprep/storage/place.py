@@ -10,6 +10,8 @@ import fsspec
 from dataprep.errors import UserError
 
 _LOCAL, _WEB = ("file", "local"), ("http", "https")
+_SAME = {"s3a": "s3", "gcs": "gs"}  # names of one thing would look like two places
+_CHAIN = re.compile("::[a-z0-9+.-]+://")
 _SECRET = re.compile("(sig|signature|token|key|secret|password)=", re.IGNORECASE)
 
 
@@ -68,7 +70,7 @@ def place(text: str) -> Place:
     if not is_url(text):
         return Path(text)
     scheme, _, rest = text.partition("://")
-    if "::" in text:
+    if _CHAIN.search(text):
         raise UserError(f"{text!r} chains several URLs (::); give the files themselves")
     if scheme in _LOCAL:
         if not rest.startswith("/"):
@@ -98,7 +100,7 @@ def place(text: str) -> Place:
             f"the {scheme}:// URL holds a password or a signature, which would be written into the "
             "manifest; give credentials by the environment"
         )
-    return Remote(text.rstrip("/"))
+    return Remote(f"{_SAME.get(scheme, scheme)}://{rest}".rstrip("/"))
 
 
 def absolute(text: str) -> Place:

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from glob import has_magic
 from pathlib import Path
@@ -56,7 +57,18 @@ _FINAL = {
 # Answers of status 4xx that are not the fault of the request.
 _PASSING_STATUS = (408, 409, 425, 429)
 _PASSING_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch")
+_hasty: ContextVar[bool] = ContextVar("hasty", default=False)
 _log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def hasty() -> Iterator[None]:
+    """Within it nothing is tried again: what is done on the way out of a failure may fail."""
+    token = _hasty.set(True)
+    try:
+        yield
+    finally:
+        _hasty.reset(token)
 
 
 @dataclass(frozen=True)
@@ -276,8 +288,8 @@ def _insist(what: str, at: Remote, do: Callable[[Any, str], T]) -> T:
     if at.url.startswith(_WEB) and what not in ("read", "look at"):
         raise UserError(f"cannot {what} {at}: a web server is only for reading files one by one")
     start = time.monotonic()
-    waits: Iterator[float | None] = iter((*DELAYS, None))
-    for wait in waits:
+    waits = () if _hasty.get() else DELAYS
+    for wait in (*waits, None):
         try:
             return do(*_connect(at))
         except (UserError, *_DEFECTS):
@@ -292,7 +304,7 @@ def _insist(what: str, at: Remote, do: Callable[[Any, str], T]) -> T:
                 raise UserError(f"cannot {what} {at}: {final} ({why})") from e
             if wait is None:
                 raise UserError(
-                    f"cannot {what} {at}: {why}; tried {len(DELAYS) + 1} times in "
+                    f"cannot {what} {at}: {why}; tried {len(waits) + 1} times in "
                     f"{time.monotonic() - start:.0f} s; check the store and the network, then run "
                     "again: finished work is kept"
                 ) from e

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from dataprep import UserError
-from dataprep.corpus import BuildConfig, build
+from dataprep.corpus import BuildConfig, build, decide
+from dataprep.corpus.status import dry_run
+from dataprep.engine import Engine
 from dataprep.verify import verify
 from tests.corpus.test_determinism import tree
 
@@ -148,3 +150,94 @@ def test_few_open_files_for_many_tasks(
 
     build(config_for(inputs=[Input(str(folder / "*.txt"))]))
     assert most - before < 60  # some threads, each with a file; not one a task
+
+
+def test_tasks_of_another_size_leave_no_second_audit(config_for: Make) -> None:
+    """A run that was stopped after its audit, and ended with other splits."""
+    config = config_for()
+    small = replace(config, engine=Engine(quiet=True, split_mib=1))
+
+    def stop(*_: object) -> None:
+        (config.building / "audit/removed/part-00099.parquet").write_bytes(
+            next((config.building / "audit/removed").glob("*.parquet")).read_bytes()
+        )
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(small, finish=[stop])
+    assert not verify(build(config).out_dir).defects
+
+
+def test_a_finished_output_has_no_plan(config_for: Make) -> None:
+    config = config_for()
+    build(config)
+    assert list(dry_run(config))[1:] == [f"{config.out} is complete: nothing is left to do"]
+    told = list(dry_run(replace(config, seed=18)))
+    assert "a run would end at once" in told[1] and "holds another run" in told[1]
+    assert any(line.startswith("B tokenize: ") for line in told)
+
+
+def test_a_padding_token_redoes_no_tokenizing(config_for: Make) -> None:
+    config = config_for()
+    build(config)
+    other = replace(config, tokenizer=replace(config.tokenizer, pad_token="</s>"), overwrite=True)
+    told = "\n".join(dry_run(other))
+    assert "B tokenize: 2 tasks, 2 done, 0 to do" in told
+    assert "C pack, write: 4 tasks, 0 done, 4 to do" in told
+
+
+def test_a_copied_work_folder_stands_for_itself(config_for: Make, tmp_path: Path) -> None:
+    config = config_for(work_dir=str(tmp_path / "w1"))
+    build(config)
+    shutil.copytree(tmp_path / "w1", tmp_path / "w2")
+    (tmp_path / "w2/a/00000/hashes.npy").unlink()
+    copied = replace(config, work_dir=str(tmp_path / "w2"), out_dir=f"{config.out}2")
+    told = list(dry_run(copied))
+    assert "1 done, 1 to do" in told[1] and told[2].endswith(
+        "cut short: " + str(tmp_path / "w2/a/00000/hashes.npy")
+    )
+    assert tree(build(copied).out_dir) == tree(config.out)
+
+
+def test_a_work_file_that_vanishes_costs_its_task_only(
+    config_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cure is to run again, not to delete all."""
+    config = config_for()
+    monkeypatch.setattr(decide, "document_ids", _unlinks(config.work / "a/00000/hashes.npy"))
+    with pytest.raises(UserError, match=r"hashes.npy vanished; run again"):
+        build(config)
+    monkeypatch.undo()
+    build(config)
+
+
+def _unlinks(path: Path) -> Callable[..., object]:
+    real = decide.document_ids
+
+    def do(*args: object) -> object:
+        path.unlink()
+        return real(*args)  # type: ignore[arg-type]
+
+    return do
+
+
+def test_an_output_half_removed_is_in_nobodys_way(config_for: Make) -> None:
+    """Killed while the output that was replaced went."""
+    config = config_for()
+    build(config)
+    other = replace(config, seed=18, overwrite=True)
+
+    def killed(path: Path) -> None:
+        (path / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dataprep.corpus.output.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(other)
+    assert not build(other).seconds
+    build(config_for(seed=19, overwrite=True))
+    assert [p.name for p in config.out.parent.iterdir() if p.name.startswith("out")] == [
+        "out",
+        "out.work",
+    ]

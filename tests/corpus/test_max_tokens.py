@@ -226,9 +226,9 @@ def test_another_limit_redoes_only_the_cut_and_the_shards(config: BuildConfig) -
     last = times()
     assert {p.parent.parent.name for p, t in last.items() if plain.get(p) != t} == {"work", "c"}
     assert {p.parent.parent.name for p, t in last.items() if first[p] != t} == {"work", "c"}
-    done = "\n".join(dry_run(again))
+    done = "\n".join(dry_run(replace(again, out_dir=again.out_dir + "3")))
     assert "max_tokens: 1 tasks, 1 done, 0 to do" in done
-    assert "max_tokens: " not in "\n".join(dry_run(config))
+    assert "max_tokens: " not in "\n".join(dry_run(replace(config, out_dir=again.out_dir + "4")))
 
 
 def test_an_interrupted_run_goes_on(config: BuildConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dataprep import UserError
 from dataprep.corpus import BuildConfig, BuildResult, Eval, Write, build
-from dataprep.corpus.decide import borders, repeat
+from dataprep.corpus.decide import Places, repeat
 from dataprep.engine import Engine
 from dataprep.readers import Input
 from dataprep.trace import document_fate
@@ -113,9 +113,41 @@ def test_impossible_weights(weight: float) -> None:
 def test_no_shard_is_empty(found: list[int], shards: int) -> None:
     places = np.array(found, np.uint64)
     shards = min(shards, len(places))
-    limits = borders(places, shards)
+    limits = Places(places, np.ones(len(places), np.int32)).borders(shards)
     used = np.searchsorted(limits, places, "right")
     assert sorted(set(used.tolist())) == list(range(shards))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 9)), max_size=30))
+def test_places_are_made_some_at_a_time(found: list[tuple[int, int]]) -> None:
+    order = np.array([place for place, _ in found], np.uint64)
+    copies = np.array([n for _, n in found], np.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dataprep.corpus.decide.AT_ONCE", 7)
+        parts = list(Places(order, copies))
+    place, document = repeat(order, copies)
+    assert [x for part, _ in parts for x in part.tolist()] == place.tolist()
+    assert [x for _, part in parts for x in part.tolist()] == document.tolist()
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_text_of_two_sources_has_the_larger_weight(
+    config_for: Make, tmp_path: Path, first: str
+) -> None:
+    """Whichever is read first, and so is kept: a is asked for in part, b twice."""
+    texts = [document(i, 3) for i in range(200)]
+    names = {"a": 0.3, "b": 2.0} if first == "a" else {"b": 2.0, "a": 0.3}
+    inputs = []
+    for i, (name, weight) in enumerate(names.items()):
+        mine = [document(1000 + i, 3) for i in range(100)] if name == "a" else []
+        path = write_jsonl(tmp_path / f"{i}-{name}.jsonl", texts + mine)
+        inputs.append(Input(str(path), source=name, weight=weight))
+    result = build(config_for(inputs=inputs, eval=Eval(fraction=0), write=Write(shards=4)))
+    found = places(result)
+    shared = [v for (_, row), v in found.items() if row < len(texts)]
+    assert [len(v) for v in shared] == [2] * len(texts)
+    assert 10 < len(found) - len(shared) < 60  # of those that only a holds
+    assert not verify(Path(str(result.out_dir))).defects
 
 
 def test_copies_stand_at_equal_distances() -> None:

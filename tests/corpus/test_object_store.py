@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dataprep.corpus import BuildConfig, build, lock, output
+from dataprep.corpus import BuildConfig, build, lock, output, pass_b
 from dataprep.corpus.status import dry_run, status
 from dataprep.engine import Engine
 from dataprep.errors import UserError
-from dataprep.files import write_json
+from dataprep.files import atomic_path, write_json
 from dataprep.readers import Input
-from dataprep.storage import Remote
+from dataprep.storage import Remote, read, remove
 from dataprep.verify import verify
 from tests.conftest import document
 from tests.object_store import Bucket, Faulty
@@ -254,10 +254,10 @@ def test_one_run_at_a_time(
     """The second refuses as soon as it sees the first renew its lock."""
     monkeypatch.setattr(lock, "RENEW", 0.05)
     assert isinstance(remote.work, Remote)
-    with lock.exclusive(remote.work) as still_ours:
+    with lock.exclusive(remote.work) as held:
         with pytest.raises(UserError, match="another run is at work in s3://.*/work"):
             build(remote)
-        still_ours()
+        held.check()
     assert "work/.lock" not in s3.names()
     build(remote)
     assert "work/.lock" not in s3.names()
@@ -271,29 +271,158 @@ def test_a_lock_that_nobody_renews(
     assert isinstance(remote.work, Remote)
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], check=True,
                           capture_output=True, text=True)  # fmt: skip
-    dead = {"host": os.uname().nodename, "pid": int(gone.stdout), "run": "x", "renewed": 3}
-    for left, waits in (({**dead, "host": "elsewhere"}, True), (dead, False)):
+    here = lock._whoami()["within"]
+    dead = {"within": here, "pid": int(gone.stdout), "run": "x", "renewed": 3}
+    others = [{**dead, "within": [*here[:k], "another", *here[k + 1 :]]} for k in range(len(here))]
+    for left, waits in ((dead, False), *((other, True) for other in others)):
         write_json(remote.work / lock.LOCK, left)
         slept: list[float] = []
         monkeypatch.setattr(lock.time, "sleep", slept.append)
-        with lock.exclusive(remote.work) as still_ours:
+        with lock.exclusive(remote.work) as held:
             assert bool(slept) is waits
-            still_ours()
+            held.check()
             write_json(remote.work / lock.LOCK, dead)  # somebody takes it in turn
             with pytest.raises(UserError, match="another run has taken s3://"):
-                still_ours()
+                held.check()
+            assert held.lost
         s3.client.delete_object(Bucket=s3.name, Key="work/.lock")
 
 
 def test_a_run_that_lost_its_lock_publishes_nothing(remote: BuildConfig, s3: Bucket) -> None:
-    thief = {"host": "elsewhere", "pid": 1, "run": "x", "renewed": 0}
-
-    def steal(*_: Any) -> None:
-        write_json(remote.work / lock.LOCK, thief)
-
     with pytest.raises(UserError, match="another run has taken s3://"):
-        build(remote, finish=[steal])
+        build(remote, finish=[lambda *_: _steal(remote)])
     assert not objects(s3, "out")
+
+
+def _steal(config: BuildConfig) -> None:
+    write_json(config.work / lock.LOCK, {"within": ["elsewhere"], "pid": 1, "run": "x"})
+
+
+def test_a_run_that_lost_its_lock_stops_at_the_next_task(
+    remote: BuildConfig, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "RENEW", 0.02)
+    real = pass_b.TokenizeAndSpill.__call__
+
+    def slow(self: Any, folder: Any) -> Any:
+        _steal(remote)
+        time.sleep(0.5)
+        return real(self, folder)
+
+    monkeypatch.setattr(pass_b.TokenizeAndSpill, "__call__", slow)
+    with pytest.raises(UserError, match="another run has taken s3://"):
+        build(remote)
+    assert not any(key.startswith("work/c/") for key in s3.names())
+
+
+def test_a_run_that_lost_its_lock_while_it_publishes_removes_nothing(
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes up where another run has published since."""
+    real = output.copy
+
+    def copy(a: Remote, b: Remote) -> None:
+        real(a, b)
+        if b.name == output.RUN:
+            _steal(remote)
+            s3.put("out/train/of-another", b"x")
+
+    monkeypatch.setattr(output, "copy", copy)
+    with pytest.raises(UserError, match="another run has taken s3://"):
+        build(remote)
+    assert "out/train/of-another" in s3.names()
+
+
+def test_a_shard_that_another_run_wrote_is_not_published(remote: BuildConfig, s3: Bucket) -> None:
+    name = "out.building/train/train-00000-of-00003.mindrecord"
+
+    def meddle(*_: Any) -> None:
+        s3.put(name, s3.get(name)[::-1])
+
+    with pytest.raises(UserError, match="mindrecord was written by another run as well; run again"):
+        build(remote, finish=[meddle])
+    assert not objects(s3, "out")
+
+
+@pytest.mark.parametrize("kind", ["local", "remote"])
+def test_what_came_during_the_run_is_left_alone(
+    config_for: Make, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """Another run's output, or a person's file."""
+    config = config_for() if kind == "local" else request.getfixturevalue("remote")
+
+    def note(*_: Any) -> None:
+        with atomic_path(config.out / "notes.txt") as tmp:
+            tmp.write_text("mine")
+
+    with pytest.raises(UserError, match=r"out_dir: .* holds no manifest\.json"):
+        build(config, finish=[note])
+    assert read(config.out / "notes.txt") == b"mine"
+    remove(config.out / "notes.txt")
+    other = replace(config, seed=18, work_dir=f"{config.work}2")
+
+    def meanwhile(*_: Any) -> None:
+        build(other)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "make_folders", _after(output.make_folders, meanwhile))
+        with pytest.raises(UserError, match=r"holds another run \(different: config.seed\)"):
+            build(config)
+    assert not build(other).seconds
+
+
+def _after(real: Callable[..., None], then: Callable[..., None]) -> Callable[..., None]:
+    """`real`, and `then` after its first call."""
+    todo = [then]
+
+    def do(*args: Any) -> None:
+        real(*args)
+        while todo:
+            todo.pop()()
+
+    return do
+
+
+def test_what_is_left_of_building_goes(
+    remote: BuildConfig, s3: Bucket, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the manifest was there: by the next run of the same config, or of another."""
+    real = output._remove_building
+
+    def stop(building: Remote, files: Any) -> None:
+        raise KeyboardInterrupt
+
+    for config in (remote, replace(remote, seed=18, overwrite=True)):
+        monkeypatch.setattr(output, "_remove_building", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(remote)
+        assert "out.building/run.json" in s3.names()
+        monkeypatch.setattr(output, "_remove_building", real)
+        build(config)
+        assert not objects(s3, "out.building")
+        for key in s3.names():
+            s3.client.delete_object(Bucket=s3.name, Key=key)
+
+
+def test_two_names_of_one_store(remote: BuildConfig, s3: Bucket) -> None:
+    inputs = [Input(f"s3a://{s3.name}/out/text/a.jsonl")]
+    s3.put("out/text/a.jsonl", b'{"text": "a"}\n')
+    with pytest.raises(UserError, match="lies inside of out_dir"):
+        build(replace(remote, inputs=inputs, overwrite=True))
+
+
+def test_receipts_that_may_not_be_read(remote: BuildConfig, faulty: Faulty) -> None:
+    """No reason to do it all again in silence."""
+    build(replace(remote, out_dir=f"{remote.out_dir}1"))
+    faulty.answer(403, "AccessDenied", 10**6, "GET", r"/a/.*receipt\.json")
+    with pytest.raises(UserError, match="cannot read .*receipt.json: the store refuses it"):
+        build(remote)
+
+
+def test_a_name_with_two_colons(config_for: Make, s3: Bucket, corpus: Path) -> None:
+    s3.put("text/a::b.jsonl", (corpus / "a.jsonl").read_bytes())
+    inputs = [Input(f"{s3.url}/text/*.jsonl")]
+    assert build(config_for(inputs=inputs)).ledger.total("documents.read") == 80
 
 
 def test_status_and_plan(remote: BuildConfig, s3: Bucket) -> None:
@@ -304,7 +433,7 @@ def test_status_and_plan(remote: BuildConfig, s3: Bucket) -> None:
     assert "complete" in lines[0]
     assert "finished" in lines[1]
     s3.client.delete_object(Bucket=s3.name, Key="work/b/00001/spill.arrow")
-    told = "\n".join(dry_run(remote))
+    told = "\n".join(dry_run(replace(remote, out_dir=f"{remote.out_dir}2")))
     assert "missing or cut short: s3://" in told
 
 

@@ -131,7 +131,7 @@ def test_a_worker_that_dies_once_costs_one_retry(tmp_path: Path) -> None:
         results = engine.map("deadly", [once, *tasks(tmp_path)])
         # The engine is whole again: both workers serve the next pass.
         assert engine.map("again", tasks(tmp_path / "again"))[4]["square"] == 16
-    assert results[0] == {"survived": True}
+    assert results[0]["survived"] is True
     assert [r["square"] for r in results[1:]] == [0, 1, 4, 9, 16]
 
 

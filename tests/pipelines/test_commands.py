@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -188,3 +188,30 @@ def test_a_pipe_that_breaks(capsys: pytest.CaptureFixture[str]) -> None:
         talker.stdout.close()
         assert talker.stderr.read() == b""
     assert talker.returncode == 0
+
+
+def test_no_output_at_all(config_for: Make, tmp_path: Path) -> None:
+    """Standard output closed, as by some schedulers."""
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump(asdict(config_for())))
+    line = 'exec "$0" -m pipelines.build_corpus --config "$1" >&-'
+    done = subprocess.run(
+        ["bash", "-c", line, sys.executable, file], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "progress.json"])
+@pytest.mark.parametrize("content", [b"\xff", b"{}\n", b"[1]\n", b'{"a": 3}\n', b""])
+def test_a_damaged_diary(
+    config_for: Make, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+) -> None:
+    config = config_for()
+    build(config)
+    (config.work / name).write_bytes(content)
+    code = main(["build", "--status", str(config.out)])
+    told = capsys.readouterr().err
+    if (name, content) == ("progress.json", b"{}\n"):
+        assert code == 0
+    else:
+        assert code == 2 and told.count("\n") == 1 and name in told
