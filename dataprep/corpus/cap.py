@@ -71,7 +71,7 @@ def first_over(draw: Draws, size: Ints, limit: int) -> int:
 
 @dataclass(frozen=True)
 class Cap:
-    """Work of the global step; one process, about 100 bytes a train document."""
+    """Work of the global step; one process, about 110 bytes a train document."""
 
     folders: list[Place]
     """Of the tasks of pass B."""

@@ -33,7 +33,8 @@ class Write:
     """The shards."""
 
     shards: int = 64
-    """MindRecord files in train/ (fewer when there are fewer documents)."""
+    """MindRecord files in train/ (fewer when there are fewer documents; with max_tokens, an error
+    when one would be empty)."""
     columns: Literal["mindformers"] = "mindformers"
     """mindformers: input_ids, labels, loss_mask, position_ids [, actual_seq_len]."""
     buffer_mib: int = 512

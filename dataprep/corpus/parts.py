@@ -5,7 +5,7 @@
                         documents ─ cut into pieces ─ the exchange, a part as its shard ─► its rows
 
 So a shard larger than its budget is spilled again: read twice (its keys, then all of it), written
-once. About 100 bytes a document stay in memory, and the tokens of one part.
+once. About 170 bytes a document stay in memory, and the tokens of one part.
 """
 
 import contextlib

@@ -74,25 +74,32 @@ def place_best_fit(lengths: Ints, seq_length: int, max_documents: int) -> Pieces
     # Full rows: document d contributes full[d] of them.
     documents = np.repeat(np.arange(len(lengths)), full)
     chunk = np.arange(len(documents)) - np.repeat(np.cumsum(full) - full, full)
-    size = np.full(len(documents), seq_length)
-    rows = np.stack([np.arange(len(documents)), 0 * size, documents, chunk * seq_length, size], 1)
     # Rests, longest first; equal ones in document order.
     items = np.flatnonzero(rest)
     items = items[np.argsort(-rest[items], kind="stable")]
+    every = np.empty((len(documents) + len(items), 5), np.int64)
+    rows, rests = every[: len(documents)], every[len(documents) :]
+    _fill(rows, np.arange(len(rows)), 0, documents, chunk * seq_length, seq_length)
     bins, starts = _best_fit(rest[items], seq_length, max_documents)
-    rests = np.stack([bins + len(rows), starts, items, full[items] * seq_length, rest[items]], 1)
-    every = np.concatenate([rows, rests])
+    _fill(rests, bins + len(rows), starts, items, full[items] * seq_length, rest[items])
+    del documents, chunk, items, bins, starts
     # Number the rows by their opener (the piece at slot 0): its document, then its place in it.
     openers = every[every[:, 1] == 0]
     order = np.lexsort((openers[:, 3], openers[:, 2]))
     number = np.empty(len(openers), np.int64)
     number[openers[order, 0]] = np.arange(len(openers))
     every[:, 0] = number[every[:, 0]]
-    return _pieces(every[np.lexsort((every[:, 1], every[:, 0]))])
+    del openers, order, number
+    return _pieces(every, np.lexsort((every[:, 1], every[:, 0])))
 
 
-def _pieces(table: Ints) -> Pieces:
-    return Pieces(*(np.ascontiguousarray(table[:, i]) for i in range(5)))
+def _fill(table: Ints, *columns: Ints | int) -> None:
+    for i, column in enumerate(columns):
+        table[:, i] = column
+
+
+def _pieces(table: Ints, order: Ints | slice = slice(None)) -> Pieces:
+    return Pieces(*(np.ascontiguousarray(table[order, i]) for i in range(5)))
 
 
 @njit(nogil=True, cache=True)

@@ -54,10 +54,11 @@ class Input:
     document: Literal["line", "file"] = "line"
     """For format text: each line is a document, or each whole file is one."""
     weight: float = 1.0
-    """Passes over these documents: 2.0 places each twice, far apart; 0.5 keeps a seeded half."""
+    """Passes over these documents: 2.0 places each twice, far apart; 0.5 keeps a seeded half. A
+    text that several inputs hold has the largest of their weights."""
     max_tokens: int | None = None
     """At most this many tokens of these documents in train, copies included; whole documents are
-    kept in a seeded order."""
+    kept in a seeded order. A text that several inputs hold belongs to the earliest file."""
     language: str = "auto"
     """ISO 639-1 code when all documents have one language; auto: told by script and, where a rule
     needs it, by language identification."""
