@@ -69,10 +69,10 @@ def build(config: BuildConfig, finish: Sequence[Finish] = ()) -> BuildResult:
         held = [stack.enter_context(exclusive(at)) for at in (config.work, config.building)]
         output.recover(config.out)
         finished = existing()  # by a run that has ended since
+        output.own(config.building, identity)
         if finished is not None:
             output.tidy(config.building, identity)
             return BuildResult(config.out, finished, size)
-        output.own(config.building, identity)
         diary = stack.enter_context(Diary(config))
         passes = Passes(config, plan, loaded)
         with config.engine.start() as engine:

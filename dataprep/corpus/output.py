@@ -182,16 +182,13 @@ def _children(folder: Place) -> Iterable[Place]:
 
 
 def tidy(building: Place, identity: Identity) -> None:
-    """Removes what this run has left beside its complete output."""
-    files = find(building)
-    ours = entry(building / RUN) is not None and _is(building / RUN, identity)
-    if not ours and {path.name for path in files} - {LOCK}:
+    """Removes what this run has left beside its complete output, if it is this run's."""
+    if entry(building / RUN) is None or not _is(building / RUN, identity):
         return
     if isinstance(building, Path):
-        if building.exists():
-            shutil.rmtree(building)
+        shutil.rmtree(building)
     else:
-        _remove_building(building, files)
+        _remove_building(building, find(building))
 
 
 def publish(

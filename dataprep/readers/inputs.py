@@ -120,8 +120,10 @@ def expand(inputs: Sequence[Input]) -> list[InputFile]:
                     "each file must belong to one"
                 )
             found.append((path, stat, one))
+    files = [_describe(*one) for one in found if not is_url(one[0])]
+    remote = [one for one in found if is_url(one[0])]
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a store answers slowly, but many at a time
-        files = list(pool.map(_describe, *zip(*found)))
+        files.extend(pool.map(lambda one: _describe(*one), remote))
     return sorted(files, key=lambda file: file.path)
 
 
