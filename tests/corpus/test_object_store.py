@@ -303,11 +303,22 @@ def test_a_run_that_lost_its_lock_stops_at_the_next_task(
 ) -> None:
     monkeypatch.setattr(lock, "RENEW", 0.02)
     real = pass_b.TokenizeAndSpill.__call__
+    leases: list[Any] = []
+
+    class Noted(lock._Lease):
+        def __init__(self, folder: Remote) -> None:
+            super().__init__(folder)
+            leases.append(self)
 
     def slow(self: Any, folder: Any) -> Any:
         _steal(remote)
-        time.sleep(0.5)
+        deadline = time.monotonic() + 60
+        while not leases[0].lost:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         return real(self, folder)
+
+    monkeypatch.setattr(lock, "_Lease", Noted)
 
     monkeypatch.setattr(pass_b.TokenizeAndSpill, "__call__", slow)
     with pytest.raises(UserError, match="another run has taken s3://"):
