@@ -27,19 +27,11 @@ from dataprep.readers import Input
 from dataprep.storage import Remote, read, remove
 from dataprep.verify import verify
 from tests.conftest import document
+from tests.corpus.test_determinism import tree
 from tests.object_store import Bucket, Faulty
 
 Make = Callable[..., BuildConfig]
 BY_PATH = ("mindformers.yaml", "report.html")  # added by the command line only
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def objects(s3: Bucket, prefix: str) -> dict[str, str]:
