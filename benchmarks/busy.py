@@ -13,18 +13,14 @@ The corpus and the tokenizer are kept in benchmarks/.cache; what a build writes 
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from benchmarks.common import CACHE, ROOT, Skip, machine, table
+from benchmarks.common import CACHE, Skip, machine, table, watched_build
 from benchmarks.memory import corpus, tokenizer, tree
 
 EVERY = 0.2  # seconds between samples
@@ -63,40 +59,13 @@ def workers(root: int) -> dict[int, float]:
     return used
 
 
-def watch(command: list[str]) -> tuple[list[Sample], list[tuple[float, str]]]:
-    """Runs a build; (samples, (time, name) of the end of each pass)."""
+def watch(run: "subprocess.Popen[str]", ends: list[tuple[float, str]]) -> list[Sample]:
+    """Samples until the build ends."""
     samples: list[Sample] = []
-    ends: list[tuple[float, str]] = []
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # so that its workers can be ended with it
-    ) as run:
-
-        def listen() -> None:
-            assert run.stderr is not None
-            for line in run.stderr:
-                print(f"  {line}", end="", file=sys.stderr, flush=True)
-                name, done, _ = line.partition(": done in ")
-                if done:
-                    ends.append((time.monotonic(), name))
-
-        listener = threading.Thread(target=listen)
-        listener.start()
-        try:
-            while run.poll() is None:
-                samples.append(Sample(time.monotonic(), workers(run.pid)))
-                time.sleep(EVERY)
-        finally:
-            if run.poll() is None:  # this benchmark was stopped
-                os.killpg(run.pid, signal.SIGKILL)
-            listener.join()
-    if run.returncode:
-        raise RuntimeError(f"the build ended with {run.returncode}")
-    return samples, ends
+    while run.poll() is None:
+        samples.append(Sample(time.monotonic(), workers(run.pid)))
+        time.sleep(EVERY)
+    return samples
 
 
 def passes(samples: list[Sample], ends: list[tuple[float, str]]) -> list[Pass]:
@@ -126,9 +95,7 @@ def measure(megabytes: int, count: int) -> list[Pass]:
         "engine": {"workers": count},
     }
     try:
-        (work / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        command = [sys.executable, "-m", "pipelines.build_corpus", "--config"]
-        return passes(*watch([*command, str(work / "config.yaml")]))
+        return passes(*watched_build(config, work, watch))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -2,12 +2,19 @@
 
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL_DATA = ROOT.parent / "shared" / "data"
@@ -72,3 +79,49 @@ def real(name: str) -> Path:
     if not path.is_file():
         raise Skip(f"{name} of the folder of real text is not on this machine")
     return path
+
+
+def watched_build(
+    config: dict[str, object],
+    work: Path,
+    watch: Callable[["subprocess.Popen[str]", list[tuple[float, str]]], T],
+) -> tuple[T, list[tuple[float, str]]]:
+    """Runs the build command; (what `watch` returns, (time, name) of the end of each pass).
+
+    `watch` gets the process and the list of ends, which grows as they come, and returns when the
+    process has ended. Raises RuntimeError when the build fails.
+    """
+    (work / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = [sys.executable, "-m", "pipelines.build_corpus", "--config"]
+    process = subprocess.Popen(
+        [*command, str(work / "config.yaml")],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that its workers can be ended with it
+    )
+    ends: list[tuple[float, str]] = []
+    said: list[str] = []
+
+    def listen() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            print(f"  {line}", end="", file=sys.stderr, flush=True)
+            name, done, _ = line.partition(": done in ")
+            if done:
+                ends.append((time.monotonic(), name))
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    try:
+        found = watch(process, ends)
+    finally:
+        if process.poll() is None:  # this benchmark was stopped
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        listener.join()
+    if process.returncode:
+        raise RuntimeError(f"the build ended with {process.returncode}: {''.join(said[-5:])}")
+    return found, ends

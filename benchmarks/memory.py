@@ -16,11 +16,9 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -30,9 +28,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
 
-from benchmarks.common import CACHE, ROOT, Skip, machine, table
+from benchmarks.common import CACHE, Skip, machine, table, watched_build
 from benchmarks.make_corpus import TRUTH, make
 from dataprep import dedup
 from dataprep.batch import text_buffers
@@ -178,41 +175,8 @@ def build(inputs: Path, work: Path, workers: int, write: dict[str, int]) -> list
         "write": write,
         "engine": {"workers": workers},
     }
-    (work / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [sys.executable, "-m", "pipelines.build_corpus", "--config"]
-    command.append(str(work / "config.yaml"))
     start = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # so that its workers can be ended with it
-    )
-    ends: list[tuple[float, str]] = []
-    said: list[str] = []
-
-    def listen() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            said.append(line)
-            print(f"  {line}", end="", file=sys.stderr, flush=True)
-            name, done, _ = line.partition(": done in ")
-            if done:
-                ends.append((time.monotonic(), name))
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    try:
-        samples = watch(process, ends)
-    finally:
-        if process.poll() is None:  # this benchmark was stopped
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        listener.join()
-    if process.returncode:
-        raise RuntimeError(f"the build ended with {process.returncode}: {''.join(said[-5:])}")
+    samples, ends = watched_build(config, work, watch)
     return passes(start, samples, ends)
 
 

@@ -6,7 +6,6 @@ written here and uploaded. Work files are not flushed: they can be made again (`
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.errors import UserError
-from dataprep.storage import Place, Remote, place, read, staged
+from dataprep.storage import DISK_FULL, Place, Remote, place, read, staged
 
 TMP = ".tmp"  # suffix of every unfinished file; never read, removed freely
 
@@ -60,7 +59,7 @@ def unfinished(path: Path) -> Path:
 
 def write_error(path: Place, cause: OSError) -> UserError:
     """The one wording for a failed write."""
-    full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    full = cause.errno in DISK_FULL
     cure = "free some space" if full else "choose a folder that can be written"
     return UserError(f"cannot write {path}: {cause.strerror or cause}; {cure}, then run again")
 

@@ -138,6 +138,6 @@ class BuildConfig:
 
 def inside(a: Place, b: Place) -> bool:
     """Whether a lies in b; a path lies in no URL."""
-    if isinstance(a, Path) and isinstance(b, Path):
+    if isinstance(a, Remote):
         return a.is_relative_to(b)
-    return isinstance(a, Remote) and isinstance(b, Remote) and a.is_relative_to(b)
+    return isinstance(b, Path) and a.is_relative_to(b)

@@ -155,5 +155,5 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False
+        pass  # it lives, as somebody else's
     return False

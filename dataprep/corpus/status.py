@@ -9,7 +9,7 @@ from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.diary import PROGRESS, RUNS
 from dataprep.corpus.passes import Passes, run_identity
 from dataprep.corpus.plan import make_plan
-from dataprep.engine.task import receipt_of, why_to_do
+from dataprep.engine.task import look
 from dataprep.errors import UserError
 from dataprep.files import read_json
 from dataprep.manifest import NAME, Manifest
@@ -38,8 +38,8 @@ def dry_run(config: BuildConfig) -> Iterator[str]:
     steps = passes.steps()
     label, tasks = next(steps)
     while True:
-        reasons = [why_to_do(task) for task in tasks]
-        todo = [(task, why) for task, why in zip(tasks, reasons) if why]
+        found = look(tasks)
+        todo = [(task, why) for task, (_, why) in zip(tasks, found) if why]
         yield f"{label}: {len(tasks):,} tasks, {len(tasks) - len(todo):,} done, {len(todo):,} to do"
         yield from (f"  {task.name} ({task.size:,} bytes): {why}" for task, why in todo[:SHOWN])
         if len(todo) > SHOWN:
@@ -48,7 +48,7 @@ def dry_run(config: BuildConfig) -> Iterator[str]:
             after = passes.labels[passes.labels.index(label) + 1 :]
             yield from (f"{later}: follows from {label}" for later in after)
             return
-        results = [result for task in tasks if (result := receipt_of(task)) is not None]
+        results = [result for result, _ in found if result is not None]
         try:
             label, tasks = steps.send(results)
         except StopIteration:

@@ -11,16 +11,13 @@ import contextlib
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any, Self
 
 from dataprep.engine.progress import Reporter
-from dataprep.engine.task import Task, receipt_of, run_task
+from dataprep.engine.task import Task, look, run_task
 from dataprep.engine.worker import Worker
 from dataprep.errors import UserError
-from dataprep.storage import AT_ONCE
 
 Result = dict[str, Any]
 RETRIES = 1  # a task whose worker died is given to another, once
@@ -37,12 +34,7 @@ class LocalEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in [*self._idle, *(worker for worker, _ in self._busy.values())]:
             worker.stop()
         self._idle, self._busy = [], {}
@@ -58,9 +50,7 @@ class LocalEngine:
         results: dict[int, Result] = {}
         todo = []
         with Reporter(label, sum(task.size for task in tasks), quiet=self.quiet) as report:
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                found = list(pool.map(receipt_of, tasks))
-            for i, (task, done) in enumerate(zip(tasks, found)):
+            for i, (task, (done, _)) in enumerate(zip(tasks, look(tasks))):
                 if done is None:
                     todo.append(i)
                 else:

@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -57,12 +56,7 @@ class RayEngine(LocalEngine):
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def _connect(self, stack: ExitStack) -> Any:

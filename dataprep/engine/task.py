@@ -14,7 +14,8 @@ trusted by their size but read and compared with their hash.
 
 import json
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ import xxhash
 
 from dataprep.errors import UserError
 from dataprep.files import TMP, canonical_json, fingerprint, write_error, write_json
-from dataprep.storage import Place, entry, is_url, place, read, remove
+from dataprep.storage import AT_ONCE, Place, entry, is_url, place, read, remove
 from dataprep.version import __version__
 
 RECEIPT = "receipt.json"
@@ -68,15 +69,11 @@ class Task:
         return fingerprint(self.dependencies)
 
 
-def receipt_of(task: Task) -> dict[str, Any] | None:
-    """The result of a task that is done already, else None."""
-    receipt, why = _check(task)
-    return None if why else _result(receipt)
-
-
-def why_to_do(task: Task) -> str:
-    """Why a task has to be done: "" if it is done, "new", what changed, or what is missing."""
-    return _check(task)[1]
+def look(tasks: Sequence[Task]) -> list[tuple[dict[str, Any] | None, str]]:
+    """Of each task its result, or None and why it has to be done: "new", what changed, or what is
+    missing. Many are read at a time: a store or a network file system answers slowly."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [(None if why else _result(told), why) for told, why in pool.map(_check, tasks)]
 
 
 def _check(task: Task) -> tuple[dict[str, Any], str]:
@@ -131,9 +128,9 @@ def run_task(task: Task) -> dict[str, Any]:
 
     An unexpected exception carries a note that names the task.
     """
-    done = receipt_of(task)
-    if done is not None:
-        return done
+    receipt, why = _check(task)
+    if not why:
+        return _result(receipt)
     try:
         remove(task.folder / RECEIPT)
         if isinstance(task.folder, Path):

@@ -11,6 +11,7 @@ from dataprep.storage.place import Place, Remote, absolute, is_url, place
 from dataprep.storage.scratch import fetched, scratch_folder, staged
 from dataprep.storage.store import (
     AT_ONCE,
+    DISK_FULL,
     Entry,
     copy,
     download,
@@ -29,6 +30,7 @@ from dataprep.storage.store import (
 
 __all__ = [
     "AT_ONCE",
+    "DISK_FULL",
     "Entry",
     "Place",
     "Remote",

@@ -42,7 +42,7 @@ _BOTOCORE = {"retries": {"mode": "standard", "total_max_attempts": 3}, "max_pool
 
 _DEFECTS = (TypeError, AttributeError, NameError, LookupError, AssertionError, MemoryError)
 _UNUSABLE = (ImportError, ValueError, FileExistsError, IsADirectoryError, NotADirectoryError)
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_CREDENTIALS = (
     "no usable credentials were found; for S3, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
     "or AWS_PROFILE"
@@ -338,7 +338,7 @@ def _final(e: Exception) -> str:
     status = _status(e)
     if isinstance(e, PermissionError) or status in (401, 403):
         return "the store refuses it: check the credentials and their rights"
-    if isinstance(e, OSError) and e.errno in _DISK_FULL:
+    if isinstance(e, OSError) and e.errno in DISK_FULL:
         return "the disk of this machine is full; free some space, or set TMPDIR to another folder"
     if 400 <= status < 500 and status not in _PASSING_STATUS:
         return "the store does not take the request"

@@ -11,7 +11,7 @@ import pytest
 
 from dataprep import UserError
 from dataprep.engine import LocalEngine, Task, run_task
-from dataprep.engine.task import why_to_do
+from dataprep.engine.task import look
 from dataprep.engine.worker import Worker
 from dataprep.files import atomic_path
 
@@ -174,10 +174,13 @@ def test_work_of_a_machine_that_failed_is_compared_with_its_hash(
     for one in (first, second):
         run_task(one)
     (first.folder / "out").write_bytes(b"\0")
-    assert why_to_do(first) == why_to_do(second) == ""  # this machine has not failed since
+    assert [why for _, why in look([first, second])] == [
+        "",
+        "",
+    ]  # this machine has not failed since
     monkeypatch.setattr("dataprep.engine.task.machine_start", lambda: "another")
-    assert why_to_do(first) == f"damaged: {first.folder / 'out'}"
-    assert why_to_do(second) == ""
+    damaged = f"damaged: {first.folder / 'out'}"
+    assert [why for _, why in look([first, second])] == [damaged, ""]
     assert run_task(first)["square"] == 4
     assert (first.folder / "out").read_text() == "4"
 
