@@ -33,6 +33,16 @@ class Shard:
     sha256: str
     index_sha256: str
     """Of the SQLite index beside it (`path` + ".db")."""
+    audit_sha256: str = ""
+    """Of audit/rows/NAME.parquet, which says which documents stand in its rows; "" in manifests of
+    versions before 0.3."""
+
+
+def _identity(shard: Shard) -> dict[str, Any]:
+    """What names a shard; its audit explains the data and is no part of it."""
+    content = asdict(shard)
+    del content["audit_sha256"]
+    return content
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Manifest:
     @property
     def fingerprint(self) -> str:
         """64 hex digits that name this data set: shards, columns and tokenizer, nothing else."""
-        shards = {name: [asdict(s) for s in split] for name, split in self.splits.items()}
+        shards = {name: [_identity(s) for s in split] for name, split in self.splits.items()}
         return fingerprint([self.seq_length, self.columns, self.tokenizer.sha256, shards])
 
     def rows(self, split: str) -> int:

@@ -1,6 +1,7 @@
 """Base modules: errors, atomic files, ledger, manifest."""
 
 import pickle
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from dataprep import Ledger, Manifest, UserError
 from dataprep.files import atomic_path, fingerprint, read_json, sha256_file, write_json
 from dataprep.ledger import TaskLedger
 from dataprep.manifest import Shard, TokenizerInfo
+from dataprep.sums import change_sum, read_sums, write_sums
 
 
 def test_an_error_is_one_line_and_pickles() -> None:
@@ -127,3 +129,33 @@ def test_a_damaged_manifest(
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError, match=told):
         Manifest.load(tmp_path)
+
+
+def test_sums_by_eye_and_by_sha256sum(tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    (tmp_path / "audit" / "a b.parquet").write_bytes(b"x")
+    (tmp_path / "run.json").write_bytes(b"")
+    x = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    write_sums(tmp_path, {"run.json": empty, "audit/a b.parquet": x})
+    text = (tmp_path / "SHA256SUMS").read_text()
+    assert text == f"{x}  audit/a b.parquet\n{empty}  run.json\n"
+    assert read_sums(tmp_path) == {"audit/a b.parquet": x, "run.json": empty}
+    check = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
+    subprocess.run(check, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    change_sum(tmp_path, "run.json", x)
+    assert read_sums(tmp_path)["run.json"] == x
+
+
+@pytest.mark.parametrize("text", ["", "0  a\n", f"{'0' * 64} a\n", f"{'0' * 64}  a\n" * 2])
+def test_damaged_sums(tmp_path: Path, text: str) -> None:
+    (tmp_path / "SHA256SUMS").write_text(text)
+    with pytest.raises(UserError, match="SHA256SUMS is damaged: line"):
+        read_sums(tmp_path)
+
+
+def test_a_folder_without_sums(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="SHA256SUMS is missing"):
+        read_sums(tmp_path)
+    change_sum(tmp_path, "report.html", "0" * 64)
+    assert not (tmp_path / "SHA256SUMS").exists()

@@ -1,6 +1,6 @@
 """audit/removed/*.parquet: every removed document, by which rule, and for duplicates of what."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,33 +48,53 @@ def write_removed(
     `starts`: number in the run of each task's first document, and the total; `capped`: what
     max_tokens has cut.
     """
-    remove_many(find(folder))  # of an earlier attempt, whose tasks may have been others
     work = decided.work
     assert isinstance(work, decide.Decide)
     files = [file.path for file in plan.files]
     owners = _Owners(work.identity, read, starts, files)
     limits = np.array([np.nan if f.max_tokens is None else f.max_tokens for f in plan.files])
     cut = cap.Cut(**capped["cut"]) if capped and capped["dropped"] else None
-    written = 0
-    for i, (before, after) in enumerate(zip(read, tokenized)):
+
+    def removed(i: int, before: Task, after: Task) -> pa.Table:
         ours = read_columns(before.folder / pass_a.REMOVED_FILE, REMOVED.names)
         late = read_columns(after.folder / pass_b.REMOVED_FILE, REMOVED.names)
         parts = [
-            _by_rule(pa.concat_tables([ours, late]), work.identity, work.sources[i], files),
+            by_rule(pa.concat_tables([ours, late]), work.identity, work.sources[i], files),
             _decided(decided.folder, i, owners, work, config.dedup.threshold),
         ]
         if cut:
             train = read_array(after.folder / pass_b.TRAIN)
             parts.append(_cut(train, cut, limits, config.max_tokens, work.sources[i], files))
-        table = pa.concat_tables(parts)
-        if table.num_rows or (i == len(read) - 1 and not written):
-            path = folder / f"part-{i:05d}.parquet"
-            with atomic_path(path) as tmp:
-                pq.write_table(table.unify_dictionaries(), tmp, compression="zstd")
+        return pa.concat_tables(parts)
+
+    write_tables(folder, (removed(i, *pair) for i, pair in enumerate(zip(read, tokenized))))
+
+
+def write_tables(folder: Place, tables: Iterable[pa.Table]) -> None:
+    """Writes a file for each table that has rows, and at least one; nothing else stays in `folder`.
+
+    `tables`: of SCHEMA, at least one, each made when the one before is written.
+    """
+    remove_many(find(folder))  # of an earlier attempt, whose tasks may have been others
+    written, empty = 0, None
+    for i, table in enumerate(tables):
+        if table.num_rows:
+            _write(folder, i, table)
             written += 1
+        else:
+            empty = table
+    if not written:
+        assert empty is not None
+        _write(folder, i, empty)
 
 
-def _by_rule(removed: pa.Table, identity: Identity, source: str, files: Sequence[str]) -> pa.Table:
+def _write(folder: Place, number: int, table: pa.Table) -> None:
+    with atomic_path(folder / f"part-{number:05d}.parquet") as tmp:
+        pq.write_table(table.unify_dictionaries(), tmp, compression="zstd")
+
+
+def by_rule(removed: pa.Table, identity: Identity, source: str, files: Sequence[str]) -> pa.Table:
+    """What stages have removed (columns of ledger.REMOVED), as SCHEMA."""
     file, row = identity(np.asarray(removed["split"]), np.asarray(removed["row"]))
     n = removed.num_rows
     columns = [

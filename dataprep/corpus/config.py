@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dataprep.clean import Clean
 from dataprep.dedup.config import Dedup
@@ -10,7 +10,7 @@ from dataprep.engine import Engine
 from dataprep.errors import UserError
 from dataprep.files import check_path
 from dataprep.mindrecord import fit_layout
-from dataprep.pack import Pack
+from dataprep.pack import Pack, Preset, check_columns, column_lengths
 from dataprep.readers import Input, Read
 from dataprep.storage import Place, Remote, absolute, is_url
 from dataprep.tokens import Tokenize
@@ -35,8 +35,11 @@ class Write:
     shards: int = 64
     """MindRecord files in train/ (fewer when there are fewer documents; with max_tokens, an error
     when one would be empty)."""
-    columns: Literal["mindformers"] = "mindformers"
-    """mindformers: input_ids, labels, loss_mask, position_ids [, actual_seq_len]."""
+    columns: Preset | list[str] = "mindformers"
+    """What a row is stored as. mindformers: input_ids, labels, loss_mask, position_ids [,
+    actual_seq_len], all as the model takes them; legacy: input_ids of S+1, for use_legacy: True;
+    legacy_labels: input_ids and labels of S+1, not shifted; compact: input_ids of S+1 and segments,
+    a third of the bytes, all else follows; or a list of mindformers' columns."""
     buffer_mib: int = 512
     """Tokens of one shard held in memory (MiB); a larger shard is spilled again and made part by
     part. Changes no byte of the output."""
@@ -48,8 +51,62 @@ class Write:
             raise UserError(f"write.buffer_mib is {self.buffer_mib}; it must be 1 or more")
 
 
+class Target:
+    """What any run that makes an output folder has among its keys, and what follows from them."""
+
+    out_dir: str
+    work_dir: str | None
+    overwrite: bool
+    pack: Pack
+    write: Write
+    engine: Engine
+
+    def check_target(self) -> None:
+        """Raises UserError when the folders or the rows cannot be made."""
+        check_path("out_dir", self.out_dir)
+        if self.work_dir is not None:
+            check_path("work_dir", self.work_dir)
+        if not self.out.name:
+            raise UserError(
+                f"out_dir is {self.out_dir}; name a folder that can be replaced as a whole"
+            )
+        if inside(self.work, self.out) or inside(self.work, self.building):
+            raise UserError(
+                f"work_dir {self.work} lies inside of the output folder; name another, the output "
+                "folder is published as a whole"
+            )
+        check_columns(self.write.columns, self.pack.isolate_documents)
+        fit_layout(self.columns, 1)  # a row that fits no page is refused before any work
+
+    def content(self) -> dict[str, Any]:
+        """All keys that may change a byte of the output, JSON-able."""
+        raise NotImplementedError
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """Column name -> length of its int32 array, in loading order."""
+        return column_lengths(self.write.columns, self.pack.seq_length, self.pack.ends)
+
+    @property
+    def out(self) -> Place:
+        """The output folder, absolute; a link to a folder stays one, its target is replaced."""
+        return absolute(self.out_dir)
+
+    @property
+    def building(self) -> Place:
+        """Where the output grows until it is complete: beside `out`, to end with one rename."""
+        return self.out.with_name(self.out.name + ".building")
+
+    @property
+    def work(self) -> Place:
+        """Folder of intermediate files."""
+        if self.work_dir:
+            return absolute(self.work_dir)
+        return self.out.with_name(self.out.name + ".work")
+
+
 @dataclass(frozen=True)
-class BuildConfig:
+class BuildConfig(Target):
     """Raw text to MindRecord shards."""
 
     inputs: list[Input]
@@ -85,46 +142,17 @@ class BuildConfig:
     """Where tasks run."""
 
     def __post_init__(self) -> None:
-        check_path("out_dir", self.out_dir)
+        self.check_target()
         check_path("tokenizer.path", self.tokenizer.path)
         if is_url(self.tokenizer.path):
             raise UserError(
                 f"tokenizer.path is {self.tokenizer.path}; it must be a file of this machine: "
                 "copy it here first"
             )
-        if self.work_dir is not None:
-            check_path("work_dir", self.work_dir)
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed is {self.seed}; it must be 0 or more, below 2**63")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UserError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
-        if not self.out.name:
-            raise UserError(
-                f"out_dir is {self.out_dir}; name a folder that can be replaced as a whole"
-            )
-        if inside(self.work, self.out) or inside(self.work, self.building):
-            raise UserError(
-                f"work_dir {self.work} lies inside of the output folder; name another, the output "
-                "folder is published as a whole"
-            )
-        fit_layout(self.pack.columns(), 1)  # a row that fits no page is refused before any work
-
-    @property
-    def out(self) -> Place:
-        """The output folder, absolute; a link to a folder stays one, its target is replaced."""
-        return absolute(self.out_dir)
-
-    @property
-    def building(self) -> Place:
-        """Where the output grows until it is complete: beside `out`, to end with one rename."""
-        return self.out.with_name(self.out.name + ".building")
-
-    @property
-    def work(self) -> Place:
-        """Folder of intermediate files."""
-        if self.work_dir:
-            return absolute(self.work_dir)
-        return self.out.with_name(self.out.name + ".work")
 
     def content(self) -> dict[str, Any]:
         """All keys that may change a byte of the output, JSON-able."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.config import Target
 from dataprep.corpus.lock import Held
 from dataprep.engine import Task
 from dataprep.errors import UserError
@@ -28,13 +28,13 @@ Map = Callable[[str, Sequence[Task], Callable[[int], None]], list[dict[str, Any]
 class Diary:
     """Writes both files while a run goes on."""
 
-    def __init__(self, config: BuildConfig) -> None:
+    def __init__(self, config: Target) -> None:
         self._config = config
         self._progress: dict[str, dict[str, int]] = {}
         self._saved = 0.0
 
     def __enter__(self) -> Self:
-        self._note("started", mindprep=__version__, config=asdict(self._config))
+        self._note("started", mindprep=__version__, config=asdict(cast(Any, self._config)))
         return self
 
     def __exit__(

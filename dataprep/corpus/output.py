@@ -17,7 +17,16 @@ from typing import Any
 from dataprep.corpus.lock import LOCK, Held
 from dataprep.engine.task import differences
 from dataprep.errors import UserError
-from dataprep.files import TMP, canonical_json, read_json, sync, unfinished, write_error, write_json
+from dataprep.files import (
+    TMP,
+    canonical_json,
+    read_json,
+    sha256_file,
+    sync,
+    unfinished,
+    write_error,
+    write_json,
+)
 from dataprep.manifest import NAME, Manifest
 from dataprep.storage import (
     AT_ONCE,
@@ -25,10 +34,12 @@ from dataprep.storage import (
     Remote,
     copy,
     entry,
+    fetched,
     find,
     remove,
     remove_many,
 )
+from dataprep.sums import NOT_LISTED, write_sums
 
 RUN = "run.json"  # whose output this is: the identity of the run
 ROWS, REMOVED = "audit/rows", "audit/removed"
@@ -181,8 +192,10 @@ def _children(folder: Place) -> Iterable[Place]:
     return folder.iterdir() if isinstance(folder, Path) else find(folder)
 
 
-def tidy(building: Place, identity: Identity) -> None:
+def tidy(building: Place, out: Place, identity: Identity) -> None:
     """Removes what this run has left beside its complete output, if it is this run's."""
+    if isinstance(out, Path):
+        (out / LOCK).unlink(missing_ok=True)  # of a run killed in the moment it was published
     if entry(building / RUN) is None or not _is(building / RUN, identity):
         return
     if isinstance(building, Path):
@@ -213,6 +226,7 @@ def publish(
         now = found[name]
         if now.size != told["size"] or told.get("version", now.version) != now.version:
             raise UserError(f"{building}/{name} was written by another run as well; run again")
+    write_sums(building, _sums(building, manifest))
     manifest.save(building)
     if isinstance(building, Remote):
         assert isinstance(out, Remote)
@@ -220,6 +234,21 @@ def publish(
     else:
         assert isinstance(out, Path)
         _rename(building, out)
+
+
+def _sums(building: Place, manifest: Manifest) -> dict[str, str]:
+    """Name -> SHA-256 of all files but the manifest. Shards were hashed when they were written."""
+    out = {}
+    for shard in (shard for split in manifest.splits.values() for shard in split):
+        out[shard.path] = shard.sha256
+        out[f"{shard.path}.db"] = shard.index_sha256
+        out[f"{ROWS}/{Path(shard.path).stem}.parquet"] = shard.audit_sha256
+    for path in find(building):
+        name = str(path)[len(str(building)) + 1 :]
+        if name not in (*out, *NOT_LISTED, LOCK):
+            with fetched([path]) as (local,):
+                out[name] = sha256_file(local)
+    return out
 
 
 def _rename(building: Path, out: Path) -> None:

@@ -4,7 +4,7 @@ OUT.building/train/train-00000-of-00004.mindrecord (+ .db)
 OUT.building/audit/rows/train-00000-of-00004.parquet    which documents stand in which row
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 from dataprep.corpus import output
 from dataprep.corpus.arrow import read_array
 from dataprep.corpus.cap import Cut
-from dataprep.corpus.config import BuildConfig
+from dataprep.corpus.config import Target
 from dataprep.corpus.exchange import Documents
 from dataprep.corpus.parts import Part, open_shard
 from dataprep.corpus.pass_b import INDEX, SPILL
-from dataprep.corpus.plan import Ints, Plan
+from dataprep.corpus.plan import Ints
 from dataprep.corpus.ranges import Range, Slice
 from dataprep.engine import Task
 from dataprep.errors import UserError
-from dataprep.files import atomic_path, fingerprint
+from dataprep.files import atomic_path, fingerprint, sha256_file
 from dataprep.ledger import Ledger
 from dataprep.manifest import Shard
 from dataprep.mindrecord import Layout, ShardWriter, fit_layout
@@ -67,6 +67,8 @@ class PackAndWrite:
     budget: int
     """Bytes of tokens held in memory."""
     pack: Pack
+    columns: dict[str, int]
+    """What is stored of a row: name -> length."""
     pad_id: int
     layout: Layout
     files: list[str]
@@ -87,19 +89,18 @@ class PackAndWrite:
 
     def __call__(self, folder: Place) -> tuple[dict[str, Any], list[Place]]:
         shards = self.building / self.split
-        columns = self.pack.columns()
         trained = 0
         with (
             open_shard(
                 self.slices, self.cut, self.tokens, self.budget, self.pack.place, folder
             ) as found,
             staged(shards) as local,
-            ShardWriter(local / f"{self.name}.mindrecord", columns, self.layout) as writer,
+            ShardWriter(local / f"{self.name}.mindrecord", self.columns, self.layout) as writer,
         ):
             for part in found.parts:
                 trained += self._write(part, writer)
         pieces = found.pieces
-        audit = self._audit(found.documents, pieces)
+        audit, audit_sha256 = self._audit(found.documents, pieces)
         placed = int(pieces.length.sum())
         slots = pieces.rows * self.pack.seq_length
         ledger = Ledger()
@@ -116,6 +117,7 @@ class PackAndWrite:
             bytes=writer.bytes,
             sha256=writer.sha256,
             index_sha256=writer.index_sha256,
+            audit_sha256=audit_sha256,
         )
         result = {"ledger": ledger.to_json(), "split": self.split, "shard": asdict(shard)}
         files = [shards / f"{self.name}.mindrecord", shards / f"{self.name}.mindrecord.db"]
@@ -135,11 +137,12 @@ class PackAndWrite:
                 self.pad_id,
                 self.pack.ends,
             )
-            trained += int(rows["loss_mask"].sum())
-            writer.write(rows)
+            trained += rows.trained
+            writer.write(rows.columns(self.columns))
         return trained
 
-    def _audit(self, documents: Documents, pieces: Pieces) -> Place:
+    def _audit(self, documents: Documents, pieces: Pieces) -> tuple[Place, str]:
+        """Writes which documents stand in which row; its place and SHA-256."""
         path = self.building / output.ROWS / f"{self.name}.parquet"
         file = documents.file[pieces.document]
         columns = [
@@ -153,7 +156,8 @@ class PackAndWrite:
         ]
         with atomic_path(path) as tmp:
             pq.write_table(pa.Table.from_arrays(columns, schema=ROWS), tmp, compression="zstd")
-        return path
+            sha256 = sha256_file(tmp)
+        return path, sha256
 
 
 def file_column(file: npt.NDArray[np.integer[Any]], names: Sequence[str]) -> pa.Array:
@@ -165,34 +169,32 @@ def file_column(file: npt.NDArray[np.integer[Any]], names: Sequence[str]) -> pa.
 
 
 def tasks(
-    config: BuildConfig,
-    plan: Plan,
-    decided: dict[str, Any],
-    done: list[Task],
+    config: Target,
+    files: Sequence[str],
+    shards: Mapping[str, int],
+    done: Sequence[Task],
     capped: dict[str, Any] | None,
     pad_id: int,
 ) -> list[Task]:
     """One task for each output shard.
 
-    `done`: the tasks of pass B; `capped`: what max_tokens has cut.
+    `files`: names of the inputs; `shards`: of each split; `done`: the tasks that spilled (SPILL and
+    INDEX in their folders); `capped`: what max_tokens has cut of the first split, train.
     Raises UserError when a shard would be empty.
     """
-    counts = {"train": decided["shards"], "eval": decided["eval_shards"]}
-    names = [(split, i, of) for split, of in counts.items() for i in range(of)]
+    names = [(split, i, of) for split, of in shards.items() for i in range(of)]
     found = _indices(done, len(names))
     sizes = np.array([index[:, 3:].sum(0) for _, index in found])  # documents and tokens
     cut = None
     if capped and capped["dropped"]:
         cut = Cut(**capped["cut"])
-        sizes[: decided["shards"]] = capped["shards"]
+        sizes[: shards["train"]] = capped["shards"]
     _check(config, names, sizes, found)
-    layout = fit_layout(
-        config.pack.columns(), max(config.pack.max_rows(int(t), int(d)) for d, t in sizes)
-    )
+    layout = fit_layout(config.columns, max(config.pack.max_rows(int(t), int(d)) for d, t in sizes))
     write = config.content()["write"]
     spills = [task.folder / SPILL for task in done]
     prints = [task.fingerprint for task in done]
-    files = [file.path for file in plan.files]
+    names_of_files = list(files)  # one for all tasks
     out = []
     for (split, number, of), (owners, index), (_, tokens) in zip(names, found, sizes):
         ours = cut if split == "train" else None
@@ -220,9 +222,10 @@ def tasks(
                     tokens=int(tokens),
                     budget=config.write.buffer_mib * MIB,
                     pack=config.pack,
+                    columns=config.columns,
                     pad_id=pad_id,
                     layout=layout,
-                    files=files,
+                    files=names_of_files,
                     building=config.building,
                 ),
                 size=int(tokens) * 4,
@@ -254,7 +257,7 @@ def _indices(done: Sequence[Task], shards: int) -> list[tuple[list[int], Ints]]:
 
 
 def _check(
-    config: BuildConfig,
+    config: Target,
     names: Sequence[tuple[str, int, int]],
     sizes: Ints,
     found: Sequence[tuple[list[int], Ints]],

@@ -1,40 +1,21 @@
 """The passes of one run, and what each leaves for the next."""
 
-import platform
-import time
-import unicodedata
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from dataprep.corpus import audit, cap, decide, pass_a, pass_b, pass_c
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.output import REMOVED
 from dataprep.corpus.plan import Plan
-from dataprep.engine import Task
+from dataprep.corpus.run import Result, Step
 from dataprep.errors import UserError
 from dataprep.ledger import Ledger
-from dataprep.manifest import Manifest, Shard
 from dataprep.tokens import LoadedTokenizer
-from dataprep.version import __version__
 
-Result = dict[str, Any]
-Step = tuple[str, list[Task]]
 READ, DEDUP, TOKENIZE = "A read, clean, sign", "dedup", "B tokenize"
 CAP, WRITE = "max_tokens", "C pack, write"
-
-
-def run_identity(config: BuildConfig, plan: Plan, loaded: LoadedTokenizer) -> dict[str, Any]:
-    """What makes a run this run: config, inputs as they are now, tokenizer, version."""
-    return {
-        "config": config.content(),
-        "inputs": [[f.path, f.size, f.version] for f in plan.files],
-        "tokenizer": asdict(loaded.info),
-        "version": __version__,
-    }
 
 
 class Passes:
@@ -42,6 +23,7 @@ class Passes:
 
     def __init__(self, config: BuildConfig, plan: Plan, loaded: LoadedTokenizer) -> None:
         self.config, self.plan, self.loaded = config, plan, loaded
+        self.info = loaded.info
         self.notes: list[str] = []
         self.spilled: list[Result] = []
         self.capped: Result | None = None
@@ -64,7 +46,7 @@ class Passes:
         (self.decided,) = yield DEDUP, [self.decide]
         self.notes.extend(self.decided["warnings"])
         self._check_survivors()
-        info = self.loaded.info
+        info = self.info
         self.tokenize = pass_b.tasks(config, info, self.read, self.decide, self.decided)
         self.spilled = yield TOKENIZE, self.tokenize
         if not any(result["ranges"] for result in self.spilled):
@@ -72,29 +54,15 @@ class Passes:
         if cap.wanted(config):
             task = cap.task(config, plan, self.tokenize, self.decided)
             (self.capped,) = yield CAP, [task]
-        self.write = pass_c.tasks(
-            config, plan, self.decided, self.tokenize, self.capped, info.pad_id
-        )
+        files = [file.path for file in plan.files]
+        shards = {"train": self.decided["shards"], "eval": self.decided["eval_shards"]}
+        self.write = pass_c.tasks(config, files, shards, self.tokenize, self.capped, info.pad_id)
         self.written = yield WRITE, self.write
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Of all passes of this run, in order."""
         return (READ, DEDUP, TOKENIZE, *((CAP,) if cap.wanted(self.config) else ()), WRITE)
-
-    def run(self, do: Callable[[str, list[Task]], list[Result]]) -> dict[str, float]:
-        """Runs all passes by `do`; returns the seconds of each."""
-        seconds = {}
-        steps = self.steps()
-        label, tasks = next(steps)
-        while True:
-            start = time.monotonic()
-            results = do(label, tasks)
-            seconds[label] = time.monotonic() - start
-            try:
-                label, tasks = steps.send(results)
-            except StopIteration:
-                return seconds
 
     def _check_survivors(self) -> None:
         if not self.decided["starts"][-1]:
@@ -125,33 +93,14 @@ class Passes:
         results = [*self.read_results, self.decided, *self.spilled, *capped, *self.written]
         return Ledger().add(Ledger.from_json(result["ledger"]) for result in results)
 
-    def manifest(self) -> Manifest:
-        """What the output folder holds. Raises UserError when the ledger does not balance."""
-        ledger = self.ledger()
-        wrong = ledger.imbalances()
-        if wrong:
-            raise UserError(
-                f"the ledger does not balance: {'; '.join(wrong)}; this is a defect of mindprep, "
-                "nothing was published"
-            )
-        splits: dict[str, list[Shard]] = {}
-        for result in self.written:
-            splits.setdefault(result["split"], []).append(Shard(**result["shard"]))
+    def inputs(self) -> list[dict[str, Any]]:
+        """For the manifest."""
         files = self.plan.file_of_split()
         rows = np.bincount(files, self.records, minlength=len(self.plan.files)).astype(int)
-        return Manifest(
-            seq_length=self.config.pack.seq_length,
-            preset=self.config.write.columns,
-            columns=self.config.pack.columns(),
-            isolate_documents=self.config.pack.isolate_documents,
-            tokenizer=self.loaded.info,
-            splits=splits,
-            ledger=ledger.to_json(),
-            inputs=_inputs(self.plan, rows.tolist()),
-            config=self.config.content(),
-            versions=_versions(),
-            notes=self.notes,
-        )
+        return [
+            {"path": f.path, "source": f.source, "format": f.format, "bytes": f.size, "rows": n}
+            for f, n in zip(self.plan.files, rows.tolist())
+        ]
 
     def write_audit(self) -> None:
         audit.write_removed(
@@ -164,26 +113,3 @@ class Passes:
             self.tokenize,
             self.capped,
         )
-
-    def outputs(self) -> dict[str, dict[str, Any]]:
-        """Names of the files of pass C in the output folder, and what each is known by."""
-        start = len(f"{self.config.building}/")
-        found = (result["outputs"].items() for result in self.written)
-        return {path[start:]: told for items in found for path, told in items}
-
-
-def _inputs(plan: Plan, rows: Sequence[int]) -> list[dict[str, Any]]:
-    return [
-        {"path": f.path, "source": f.source, "format": f.format, "bytes": f.size, "rows": n}
-        for f, n in zip(plan.files, rows)
-    ]
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "mindprep": __version__,
-        "python": platform.python_version(),
-        "unicode": unicodedata.unidata_version,
-        "numpy": np.__version__,
-        "pyarrow": pa.__version__,
-    }

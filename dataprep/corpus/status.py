@@ -7,8 +7,9 @@ from typing import Any
 from dataprep.corpus import output
 from dataprep.corpus.config import BuildConfig
 from dataprep.corpus.diary import PROGRESS, RUNS
-from dataprep.corpus.passes import Passes, run_identity
+from dataprep.corpus.passes import Passes
 from dataprep.corpus.plan import make_plan
+from dataprep.corpus.run import run_identity
 from dataprep.engine.task import look
 from dataprep.errors import UserError
 from dataprep.files import read_json
@@ -29,7 +30,9 @@ def dry_run(config: BuildConfig) -> Iterator[str]:
     yield f"{len(plan.files):,} files, {size / 1e6:,.1f} MB, {len(plan.splits):,} splits"
     loaded = config.tokenizer.load()
     try:
-        if output.existing(config.out, run_identity(config, plan, loaded), config.overwrite):
+        if output.existing(
+            config.out, run_identity(config, plan.files, loaded.info), config.overwrite
+        ):
             yield f"{config.out} is complete: nothing is left to do"
             return
     except UserError as e:

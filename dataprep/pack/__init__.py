@@ -4,10 +4,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dataprep.errors import UserError
+from dataprep.pack.columns import Preset, check_columns, column_lengths, preset_name
 from dataprep.pack.place import Ints, Pieces, place_best_fit, place_concat
-from dataprep.pack.rows import IGNORE, make_rows
+from dataprep.pack.rows import IGNORE, Rows, make_rows
 
-__all__ = ["IGNORE", "Pack", "Pieces", "make_rows"]
+__all__ = [
+    "IGNORE",
+    "Pack",
+    "Pieces",
+    "Preset",
+    "Rows",
+    "check_columns",
+    "column_lengths",
+    "make_rows",
+    "preset_name",
+]
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,7 @@ class Pack:
     strategy: Literal["concat", "best_fit"] = "best_fit"
     """concat: one after another, cut at row ends; best_fit: whole documents wherever they fit."""
     isolate_documents: bool = True
-    """Documents in a row do not see each other: positions restart, `actual_seq_len` is written."""
+    """Documents in a row do not see each other: positions restart, their ends are stored."""
     max_documents: int = 128
     """Length of `actual_seq_len` (MindFormers: compressed_eod_mask_length); a row holds one
     document less, as its last entry is S. Without effect unless documents are isolated."""
@@ -37,12 +48,6 @@ class Pack:
     def ends(self) -> int:
         """Length of the `actual_seq_len` column; 0: no such column."""
         return self.max_documents if self.isolate_documents else 0
-
-    def columns(self) -> dict[str, int]:
-        """Column name -> array length, in loading order; `actual_seq_len` last, for MindFormers."""
-        names = ("input_ids", "labels", "loss_mask", "position_ids")
-        columns = dict.fromkeys(names, self.seq_length)
-        return {**columns, "actual_seq_len": self.ends} if self.ends else columns
 
     def place(self, lengths: Ints) -> Pieces:
         """Pieces for documents of these lengths (int64[d], tokens, each >= 1)."""

@@ -36,23 +36,22 @@ def spilled(folder: Path, documents: Documents) -> list[Slice]:
 
 
 def rows(slices: list[Slice], pack: Pack, budget: int, folder: Place) -> tuple[Any, list[int]]:
-    """(columns of all rows, tokens of each part)."""
+    """(all that may be stored of all rows, tokens of each part)."""
     n = sum(r.values for part in slices for r in part.ranges)
     with open_shard(slices, None, n, budget, pack.place, folder) as shard:
         made, sizes = [], []
         for part in shard.parts:
-            made.append(
-                make_rows(
-                    part.pieces,
-                    0,
-                    part.pieces.rows,
-                    part.tokens,
-                    part.offsets,
-                    pack.seq_length,
-                    PAD,
-                    pack.ends,
-                )
+            found = make_rows(
+                part.pieces,
+                0,
+                part.pieces.rows,
+                part.tokens,
+                part.offsets,
+                pack.seq_length,
+                PAD,
+                pack.ends,
             )
+            made.append(vars(found))
             sizes.append(len(part.tokens))
     return {k: np.concatenate([m[k] for m in made]).tolist() for k in made[0]}, sizes
 
@@ -61,7 +60,7 @@ def test_a_document_of_five_in_rows_of_two(tmp_path: Path) -> None:
     """A row at a time; the last label of a row is the token after it, which is not in it."""
     slices = spilled(tmp_path, [[1, 2, 3, 4, 5]])
     found, sizes = rows(slices, Pack(2, "concat", isolate_documents=False), 1, tmp_path)
-    assert found["input_ids"] == [[1, 2], [3, 4], [5, PAD]]
+    assert found["tokens"] == [[1, 2, 3], [3, 4, 5], [5, PAD, PAD]]
     assert found["labels"] == [[2, 3], [4, 5], [-100, -100]]
     assert sizes == [3, 3, 1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
