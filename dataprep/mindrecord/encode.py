@@ -1,4 +1,4 @@
-"""Rows of int32 arrays to MindRecord blob rows and back: the hot loops.
+"""Rows of int32 arrays to MindRecord blob rows; `decode` is the way back.
 
 One blob row on disk (LE little-endian, BE big-endian):
 
@@ -15,8 +15,6 @@ and one field, an array of n integers, each stored in the fewest bytes that hold
 
     [1, -100, 40000, 300]  ->  00 00 00 04 | 09 | 01 | 9c | 40 9c 00 00 | 2c 01
     (09 is 00 00 10 01 in bits: int8, int8, int32, int16)
-
-Columns go through the kernels one at a time, as int32 [rows, length] in C order.
 """
 
 from collections.abc import Sequence
@@ -25,6 +23,25 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from dataprep.mindrecord.lanes import (
+    ALL_INT8,
+    ALL_INT16,
+    ALL_INT32,
+    BLOCK,
+    GATHER,
+    QUAD_SIZES,
+    code_word,
+    load_int,
+    narrow8,
+    narrow16,
+    narrow32,
+    narrow_quad,
+    store_big_int,
+    store_big_long,
+    store_byte,
+    store_long,
+)
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
@@ -32,162 +49,90 @@ UInt8 = npt.NDArray[np.uint8]
 PREFIX = 8  # bytes of a length prefix, of a row or of a field
 
 
-def field_bytes(length: int) -> int:
-    """Most bytes a field of `length` elements can take: all of them four bytes wide."""
-    return 4 + (length + 3) // 4 + 4 * length
+def most_bytes(lengths: Sequence[int]) -> int:
+    """Most bytes a row of arrays of these lengths can take: all elements four bytes wide."""
+    fields = sum(4 + (length + 3) // 4 + 4 * length for length in lengths)
+    return PREFIX + fields + (PREFIX * len(lengths) if len(lengths) > 1 else 0)
 
 
-def row_sizes(columns: Sequence[Int32]) -> Int64:
-    """Exact encoded bytes of every row, its prefix included; columns in alphabetical order."""
-    sizes = np.full(len(columns[0]), PREFIX, np.int64)
-    for values in columns:
-        _add_field_sizes(values, sizes)
-    return sizes + (PREFIX * len(columns) if len(columns) > 1 else 0)
+def encode_rows(columns: Sequence[Int32], out: UInt8) -> Int64:
+    """Encodes rows one after another from out[0].
 
-
-def encode_rows(columns: Sequence[Int32], sizes: Int64, out: UInt8) -> Int64:
-    """Encodes rows one after another from out[0]; columns in alphabetical order.
-
-    `sizes` is `row_sizes(columns)`, and `out` must hold their sum.
+    `columns`: int32 [rows, length] each, in C order, in alphabetical order of their names. `out`
+    must have room for rows of the most bytes they can take; what is beyond the rows is scratch.
     Returns int64 [rows + 1]: row i is out[offsets[i]:offsets[i + 1]].
     """
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    if offsets[-1] > len(out):
-        raise ValueError(f"{offsets[-1]} bytes of rows do not fit a buffer of {len(out)}")
-    prefixes = np.ascontiguousarray(sizes - PREFIX).astype("<u8").view(np.uint8)
-    out[offsets[:-1, None] + np.arange(PREFIX)] = prefixes.reshape(-1, PREFIX)
-    at = offsets[:-1] + PREFIX
-    for values in columns:
-        _encode_field(values, len(columns) > 1, out, at)
+    offsets = np.empty(len(columns[0]) + 1, np.int64)
+    shapes = [(values.dtype, values.shape[0], values.flags.c_contiguous) for values in columns]
+    if shapes != [(np.int32, len(columns[0]), True)] * len(columns):
+        raise ValueError(f"columns are {shapes}, not int32 arrays of equal rows in C order")
+    lengths = [values.shape[1] for values in columns]
+    if len(columns[0]) * most_bytes(lengths) > len(out):
+        raise ValueError(f"{len(columns[0])} rows may not fit a buffer of {len(out)} bytes")
+    addresses = np.array([values.ctypes.data for values in columns])
+    _encode(addresses, np.array(lengths), out.ctypes.data, offsets)
     return offsets
 
 
-def decode_rows(data: UInt8, starts: Int64, stops: Int64, lengths: Sequence[int]) -> list[Int32]:
-    """The inverse: row i is data[starts[i]:stops[i]]; `lengths` are the columns', alphabetically.
+@njit(nogil=True, cache=True)
+def _encode(columns: Int64, lengths: Int64, out: int, offsets: Int64) -> None:
+    """Encodes the rows of the int32 [rows, lengths[c]] at columns[c] to `out`, fills offsets."""
+    p = out
+    for i in range(len(offsets) - 1):
+        row = p
+        offsets[i] = row - out
+        p += PREFIX
+        for c in range(len(lengths)):
+            start = p + (PREFIX if len(lengths) > 1 else 0)
+            store_big_int(lengths[c], start)
+            p = _encode_field(columns[c] + 4 * lengths[c] * i, lengths[c], start + 4)
+            if len(lengths) > 1:
+                store_big_long(p - start, start - PREFIX)
+        store_long(p - row - PREFIX, row)
+    offsets[-1] = p - out
 
-    Returns one int32 [rows, length] per column. Raises ValueError, naming the first row (counted
-    from 0 in this call), when the bytes of a row do not decode to exactly these columns.
+
+@njit(nogil=True, cache=True)
+def _encode_field(values: int, length: int, codes: int) -> int:
+    """Writes width codes at `codes` and elements behind them; where the field ends.
+
+    A block of one width is one narrowing copy; a quad of mixed widths one shuffle. Both write more
+    than they need, never more than their elements can take, and what follows overwrites the rest.
     """
-    columns = [np.empty((len(starts), length), np.int32) for length in lengths]
-    at = starts + PREFIX
-    bad = _bad_prefix(data, starts, stops)
-    for values in columns:
-        if bad < 0:
-            bad = _decode_field(data, len(columns) > 1, at, stops, values)
-    if bad < 0 and not np.array_equal(at, stops):
-        bad = int(np.argmax(at != stops))
-    if bad >= 0:
-        raise ValueError(f"row {bad} does not hold arrays of lengths {list(lengths)}")
-    return columns
-
-
-@njit(nogil=True, cache=True)
-def _add_field_sizes(values: Int32, sizes: Int64) -> None:
-    """Adds the encoded bytes of a column's field to sizes[row]."""
-    rows, length = values.shape
-    for i in range(rows):
-        width = np.int32(0)
-        for j in range(length):
-            v = values[i, j]
-            width += np.int32(1) + (v != np.int8(v)) + np.int32(2) * (v != np.int16(v))
-        sizes[i] += 4 + (length + 3) // 4 + width
-
-
-@njit(nogil=True, cache=True)
-def _encode_field(values: Int32, prefixed: bool, out: UInt8, at: Int64) -> None:
-    """Writes a column's field of row i at out[at[i]] and moves at[i] behind it.
-
-    Every element is stored as four bytes and the next one overwrites what it does not need, which
-    spares a hard-to-predict branch; only the last three must not touch what follows the field.
-    """
-    rows, length = values.shape
-    one = np.uint64(1)
-    for i in range(rows):
-        start = np.uint64(at[i])
-        code_at = start + np.uint64(12 if prefixed else 4)
-        p = code_at + np.uint64((length + 3) // 4)
-        for k in range(4):
-            out[code_at - np.uint64(k + 1)] = length >> (8 * k)
-        packed = np.int64(0)
-        for j in range(length):
-            v = values[i, j]
-            code = np.int64(v != np.int8(v)) + np.int64(v != np.int16(v))
-            packed = packed << 2 | code
-            if j & 3 == 3:
-                out[code_at] = packed
-                code_at += one
-                packed = np.int64(0)
-            width = one << np.uint64(code)
-            if j < length - 3:
-                out[p] = v
-                out[p + one] = v >> 8
-                out[p + np.uint64(2)] = v >> 16
-                out[p + np.uint64(3)] = v >> 24
-            else:
-                for k in range(width):
-                    out[p + np.uint64(k)] = v >> (8 * k)
-            p += width
-        if length & 3:
-            out[code_at] = packed << 2 * (4 - (length & 3))
-        if prefixed:
-            size = p - start - np.uint64(8)
-            for k in range(8):
-                out[start + np.uint64(7 - k)] = size >> np.uint64(8 * k)
-        at[i] = p
-
-
-@njit(nogil=True, cache=True)
-def _bad_prefix(data: UInt8, starts: Int64, stops: Int64) -> int:
-    """The first row whose length prefix contradicts its place; -1 when there is none."""
-    for i in range(len(starts)):
-        if starts[i] < 0 or stops[i] > len(data) or stops[i] - starts[i] < 8:
-            return i
-        size = np.uint64(0)
-        for k in range(8):
-            size |= np.uint64(data[starts[i] + k]) << np.uint64(8 * k)
-        if size != np.uint64(stops[i] - starts[i] - 8):
-            return i
-    return -1
-
-
-@njit(nogil=True, cache=True)
-def _decode_field(data: UInt8, prefixed: bool, at: Int64, stops: Int64, values: Int32) -> int:
-    """Reads a column's field of row i at data[at[i]] and moves at[i] behind it.
-
-    Returns the first row that is damaged, or -1. Never reads at or past stops[i].
-    """
-    rows, length = values.shape
-    n_codes = (length + 3) // 4
-    for i in range(rows):
-        p, stop = at[i], stops[i]
-        if p + (12 if prefixed else 4) + n_codes > stop:
-            return i
-        size = np.uint64(0)
-        if prefixed:
-            for k in range(8):
-                size = size << np.uint64(8) | np.uint64(data[p + k])
-            p += 8
-        body = p
-        count = np.int64(0)
-        for k in range(4):
-            count = count << 8 | np.int64(data[p + k])
-        if count != length:
-            return i
-        code_at = p + 4
-        p = code_at + n_codes
-        for j in range(length):
-            code = data[code_at + (j >> 2)] >> (6 - 2 * (j & 3)) & 3
-            width = 1 << code
-            if code == 3 or p + width > stop:
-                return i
-            v = np.uint32(0)
-            for k in range(width):
-                v |= np.uint32(data[p + k]) << np.uint32(8 * k)
-            shift = np.int32(32 - 8 * width)
-            values[i, j] = np.int32(v << np.uint32(shift)) >> shift
-            p += width
-        if prefixed and size != np.uint64(p - body):
-            return i
-        at[i] = p
-    return -1
+    p = codes + (length + 3) // 4
+    done = 0
+    while done + BLOCK <= length:
+        word = code_word(values)
+        store_long(word, codes)
+        if word == ALL_INT16:
+            narrow16(values, p)
+            p += 2 * BLOCK
+        elif word == ALL_INT8:
+            narrow8(values, p)
+            p += BLOCK
+        elif word == ALL_INT32:
+            narrow32(values, p)
+            p += 4 * BLOCK
+        else:
+            for quad in range(BLOCK // 4):
+                code = word >> 8 * quad & 255
+                narrow_quad(values + 16 * quad, p, GATHER.ctypes.data + 16 * code)
+                p += QUAD_SIZES[code]
+        codes += BLOCK // 4
+        values += 4 * BLOCK
+        done += BLOCK
+    packed = 0
+    while done < length:
+        value = load_int(values)
+        code = int(value != np.int8(value)) + int(value != np.int16(value))
+        packed |= code << (6 - 2 * (done & 3))
+        if done & 3 == 3 or done == length - 1:
+            store_byte(packed, codes)
+            codes += 1
+            packed = 0
+        for k in range(1 << code):
+            store_byte(value >> 8 * k, p + k)
+        p += 1 << code
+        values += 4
+        done += 1
+    return p

@@ -7,6 +7,7 @@ MindSpore finds the data by that name, which is why a renamed shard cannot be re
 """
 
 import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +32,35 @@ def index_path(path: Path) -> Path:
     return path.with_name(path.name + ".db")
 
 
-def encode_index(name: str, locations: Int64) -> bytes:
+def encode_index(
+    name: str,
+    locations: Int64,
+    fields: Mapping[str, tuple[str, Sequence[int | float | str]]] | None = None,
+) -> bytes:
     """The index of the data file called `name`; `locations` is int64 [rows, 8] as in COLUMNS.
 
-    It is built in memory: there SQLite keeps no journal and leaves its change counter and version
-    number zero, so equal rows give equal bytes on every machine.
+    `fields`: what FileWriter's index repeats of the rows, as field -> (SQL type, value a row); our
+    files have none. It is built in memory: there SQLite keeps no journal and leaves its change
+    counter and version number zero, so equal rows give equal bytes on every machine.
     """
-    columns = ", ".join(f"{column} INT NOT NULL" for column in COLUMNS)
+    fields = fields or {}
+    columns = [f"{column} INT NOT NULL" for column in COLUMNS]
+    for k, (field, (kind, _)) in enumerate(fields.items()):
+        columns += [f"INC_{k} INT", f'"{field}_0" {kind}']
+    keys = ["ROW_ID", *(f"INC_{k}" for k in range(len(fields)))]
+    zeros = [0] * len(locations)
+    repeated = [part for _, values in fields.values() for part in (zeros, values)]
     db = sqlite3.connect(":memory:")
     try:
         db.execute("PRAGMA page_size = 4096")
-        db.execute(f"CREATE TABLE INDEXES({columns}, PRIMARY KEY(ROW_ID))")
+        db.execute(f"CREATE TABLE INDEXES({', '.join(columns)}, PRIMARY KEY({','.join(keys)}))")
         db.execute("CREATE TABLE SHARD_NAME(NAME TEXT NOT NULL)")
         db.execute("INSERT INTO SHARD_NAME VALUES(?)", (name,))
-        insert = f"INSERT INTO INDEXES VALUES({', '.join('?' * len(COLUMNS))})"
+        insert = f"INSERT INTO INDEXES VALUES({', '.join('?' * len(columns))})"
         for first in range(0, len(locations), BLOCK):
-            db.executemany(insert, locations[first : first + BLOCK].tolist())
+            block = slice(first, first + BLOCK)
+            rows = locations[block].T.tolist() + [values[block] for values in repeated]
+            db.executemany(insert, zip(*rows))
         db.commit()
         return db.serialize()
     finally:
@@ -54,13 +68,14 @@ def encode_index(name: str, locations: Int64) -> bytes:
 
 
 def read_index(path: Path) -> tuple[str, Int64]:
-    """The data file's base name and int64 [rows, 3]: page id, first byte in it, one past the last.
+    """The data file's base name and int64 [rows, 6]: page id, first byte in it, one past the last;
+    of every row's raw part, then of its blob part.
 
     Raises ValueError with the cause when the index is missing or damaged.
     """
     query = (
-        "SELECT ROW_ID, PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END FROM INDEXES "
-        "ORDER BY ROW_ID"
+        "SELECT ROW_ID, PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, "
+        "PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END FROM INDEXES ORDER BY ROW_ID"
     )
     if not path.is_file():
         raise ValueError("it does not exist")
@@ -68,12 +83,12 @@ def read_index(path: Path) -> tuple[str, Int64]:
     db = sqlite3.connect(path.resolve().as_uri() + "?mode=ro&immutable=1", uri=True)
     try:
         ((name,),) = db.execute("SELECT NAME FROM SHARD_NAME").fetchall()
-        records = np.fromiter(db.execute(query), "i8, i8, i8, i8")
+        records = np.fromiter(db.execute(query), "i8, i8, i8, i8, i8, i8, i8")
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as e:
         raise ValueError(str(e)) from e
     finally:
         db.close()
-    rows = records.view(np.int64).reshape(-1, 4)
+    rows = records.view(np.int64).reshape(-1, 7)
     if not np.array_equal(rows[:, 0], np.arange(len(rows))):
         raise ValueError("its row numbers have gaps")
     return str(name), rows[:, 1:]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from dataprep.errors import UserError
 from dataprep.files import canonical_json
-from dataprep.mindrecord.encode import PREFIX, field_bytes
+from dataprep.mindrecord.encode import most_bytes
 from dataprep.mindrecord.header import Layout, Page, check_columns, encode_header
 from dataprep.mindrecord.pages import RAW_ROW
 
@@ -19,8 +19,7 @@ NAMES = 2048  # bytes of the header kept free for the file name and the descript
 
 def row_bytes(columns: Mapping[str, int]) -> int:
     """Most bytes one row can take in a blob page, its uint64 prefix included."""
-    fields = sum(field_bytes(length) for length in columns.values())
-    return PREFIX + fields + (PREFIX * len(columns) if len(columns) > 1 else 0)
+    return most_bytes(list(columns.values()))
 
 
 def fit_layout(columns: Mapping[str, int], max_rows: int) -> Layout:

@@ -5,12 +5,15 @@
             w.write(block)
     w.rows, w.bytes, w.sha256, w.index_sha256
 
-What a call to `write` gets is encoded and written at once; only the sizes of the rows are kept.
+What a call to `write` gets is encoded at once, about a megabyte at a time, and a thread writes each
+such chunk to the file while the next one is made; only the sizes of the rows are kept. At the end
+the file is flushed to disk while it is hashed.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -18,11 +21,11 @@ from typing import BinaryIO
 import numpy as np
 
 from dataprep.files import sha256_file, sync, unfinished, write_error
-from dataprep.mindrecord.encode import PREFIX, Int32, encode_rows, row_sizes
+from dataprep.mindrecord.encode import PREFIX, Int32, Int64, UInt8, encode_rows
 from dataprep.mindrecord.header import Layout, check_columns, encode_header
 from dataprep.mindrecord.index import encode_index, index_path
 from dataprep.mindrecord.layout import row_bytes
-from dataprep.mindrecord.pages import RAW_ROW, PageTable
+from dataprep.mindrecord.pages import RAW_ROW, PageTable, Run
 
 BUFFER = 1 << 20  # encode about this many bytes at a time, so that they are still in the cache
 
@@ -68,7 +71,11 @@ class ShardWriter:
         self._table = PageTable(layout)
         self._encoded = 0  # bytes of all rows
         self._chunk = max(1, BUFFER // row_bytes(columns))
-        self._buffer = np.empty(self._chunk * row_bytes(columns), np.uint8)
+        room = self._chunk * row_bytes(columns)
+        # One is filled while the other is written.
+        self._buffers = [np.empty(room, np.uint8), np.empty(room, np.uint8)]
+        self._pool = ThreadPoolExecutor(2, "mindrecord")
+        self._writing: Future[None] | None = None
         self._tmp = unfinished(path)
         self._index_tmp = unfinished(index_path(path))
 
@@ -83,7 +90,8 @@ class ShardWriter:
     def write(self, block: Mapping[str, Int32]) -> None:
         """Appends n rows: for every column an int32 array [n, length]. n may be 0.
 
-        Raises ValueError when the arrays are not that, UserError when the disk is full.
+        The arrays may be changed afterwards. Raises ValueError when they are not as said, UserError
+        when the disk is full: at the latest one call later, or when the `with` block ends.
         """
         self._check(block)
         # Sorted, because the fields of a blob row are; contiguous, so that one kernel serves all.
@@ -122,27 +130,42 @@ class ShardWriter:
                 )
 
     def _write_chunk(self, columns: list[Int32]) -> None:
-        sizes = row_sizes(columns)
-        offsets = encode_rows(columns, sizes, self._buffer)
-        for run in self._table.place(sizes):
+        buffer = self._buffers[0]
+        offsets = encode_rows(columns, buffer)
+        runs = list(self._table.place(np.diff(offsets)))
+        self._settle()
+        self._writing = self._pool.submit(self._put, runs, buffer, offsets)
+        self._buffers.reverse()
+        self.rows += len(offsets) - 1
+        self._encoded += int(offsets[-1])
+
+    def _put(self, runs: Sequence[Run], buffer: UInt8, offsets: Int64) -> None:
+        """Writes a chunk to its places in the file."""
+        for run in runs:
             self._file.seek(run.blob_offset)
-            self._file.write(self._buffer[offsets[run.first] : offsets[run.stop]].data)
+            self._file.write(buffer[offsets[run.first] : offsets[run.stop]].data)
             self._file.seek(run.raw_offset)
             self._file.write(RAW_ROW * run.raw_rows)
-        self.rows += len(sizes)
-        self._encoded += int(offsets[-1])
+
+    def _settle(self) -> None:
+        """Waits until the last chunk is written; raises what went wrong with it."""
+        if self._writing is not None:
+            self._writing.result()
 
     def _publish(self) -> None:
         """Finishes both files under their temporary names, then renames them."""
         if self.rows == 0:
             raise ValueError(f"{self.path} would hold no rows, which MindRecord cannot express")
+        self._settle()
         self._write_header()
+        synced = self._pool.submit(sync, self._tmp)
+        hashed = self._pool.submit(sha256_file, self._tmp)
         content = encode_index(self.path.name, self._table.locations())
         self._index_tmp.write_bytes(content)
-        sync(self._tmp)
         sync(self._index_tmp)
+        synced.result()
         self.bytes = self._tmp.stat().st_size
-        self.sha256 = sha256_file(self._tmp)
+        self.sha256 = hashed.result()
         self.index_sha256 = hashlib.sha256(content).hexdigest()
         # An earlier data file must not meet the new index, not even if we are killed here.
         self.path.unlink(missing_ok=True)
@@ -174,6 +197,7 @@ class ShardWriter:
 
     def _discard(self) -> None:
         """Removes what is unfinished; after a success there is nothing left to remove."""
+        self._pool.shutdown()  # waits: a thread may be writing
         with contextlib.suppress(OSError):  # closing flushes, which a full disk refuses again
             self._file.close()
         self._tmp.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """ShardReader: every row back, and every defect named."""
 
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -9,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dataprep.errors import UserError
-from dataprep.mindrecord import ShardReader, ShardWriter
+from dataprep.mindrecord import IndexableSource, Layout, ShardReader, ShardWriter, rebuild_index
+from dataprep.mindrecord.index import index_path
 
 Damage = Callable[[Path], object]
 
@@ -96,8 +100,17 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "not UTF-8": (overwrite(10, b"\xff"), "is damaged: 'utf-8' codec"),
     "key lost": (header(b"schema", b"schemo"), "lacks or garbles a key"),
     "other version": (header(b'"3.0"', b'"9.0"'), "version '9.0'; this reader knows 3.0"),
-    "other type": (header(b"int32", b"int64"), "not all int32 arrays"),
-    "other rank": (header(b"[3]", b"[ ]"), "lacks or garbles a key"),
+    "other type": (header(b"int32", b"uint9"), "field 'ids' is of the unknown kind"),
+    "other rank": (header(b"[3]", b"[ ]"), "field 'ids' is of the unknown kind"),
+    "other blobs": (header(b'["ids","', b'["idz","'), "blob fields are ..idz"),
+    "hostile name": (header(b'"mask":{', b'"m;\'k":{'), "holds more than letters"),
+    "no shape": (header(b'"shape":[3]', b'"shapf":[3]'), r"blob fields are .*, not \['mask'\]"),
+    "rows lost": (header(b'"start_row_id":0', b'"start_row_id":1'), "not tell where row 0 is"),
+    "too many rows": (header(b'"end_row_id":2,', b'"end_row_id":9,'), "belong to the 9 rows"),
+    "page too small": (header(b'"page_size":32768', b'"page_size":    2'), "its page 0 has 79"),
+    "page lost": (header(b'"page_id":1', b'"page_id":7'), "page 7 has 26 bytes"),
+    "page too full": (header(b'"page_size":32768', b'"page_size":00010'), "is damaged: Expecting"),
+    "page size 0": (header(b'"page_size":32768', b'"page_size":    0'), "pages have 0 bytes"),
     "no index": (lambda p: Path(f"{p}.db").unlink(), "index .*db is missing or damaged: it does"),
     "index cut": (lambda p: Path(f"{p}.db").write_bytes(b""), "no such table"),
     "index not SQLite": (lambda p: Path(f"{p}.db").write_text("x" * 5_000), "not a database"),
@@ -142,3 +155,75 @@ def test_a_renamed_shard_says_its_name(shard: Path) -> None:
     index("UPDATE SHARD_NAME SET NAME = 'other'")(shard)
     with pytest.raises(UserError, match="train-0.mindrecord.db was renamed.*called other"):
         ShardReader(shard)
+
+
+def test_a_hostile_header_reserves_no_memory(shard: Path) -> None:
+    data = shard.read_bytes()
+    for old, new in (
+        (b'"end_row_id":2,"page_id":0', b'"end_row_id":999999999999999,"page_id":0'),
+        (b'{"shape":[3]', b'{"shape":[999999999999999]'),
+        (b'"page_size":32768', b'"page_size":999999999999999'),
+        (b'"header_size":16384', b'"header_size":-16384'),
+        (b'"header_size":16384', b'"header_size":1e999'),
+    ):
+        text = data[8:16_384].rstrip(b"\0").replace(old, new, 1)
+        assert new in text
+        shard.write_bytes(
+            len(text).to_bytes(8, "little") + text.ljust(16_376, b"\0") + data[16_384:]
+        )
+        for work in (ShardReader, rebuild_index, lambda path: IndexableSource([path])):
+            with pytest.raises(UserError, match="train-0.mindrecord is damaged: its"):
+                work(shard)
+
+
+def test_a_page_with_another_number_of_rows_than_the_header_says(shard: Path) -> None:
+    for rows in (1, 3):  # there are two
+        changed = shard.with_name(f"{rows}.mindrecord")
+        data = shard.read_bytes().replace(b'"end_row_id":2', b'"end_row_id":%d' % rows)
+        changed.write_bytes(data)
+        with IndexableSource([changed]) as source:
+            assert len(source) == rows
+            with pytest.raises(UserError, match=f"{rows}.mindrecord is damaged: in the page"):
+                source.read([0])
+        with pytest.raises(UserError, match=f"{rows}.mindrecord is damaged: page 0, from byte 0"):
+            rebuild_index(changed)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_damage_anywhere_is_an_error_or_other_values(
+    whole: tuple[Path, bytes, bytes], data: st.DataObject
+) -> None:
+    """Never a crash, and never arrays of another shape or number."""
+    path, content, index_content = whole
+    used = st.one_of(  # the header, the rows, the raw rows; zeros between them tell nothing
+        st.integers(0, 700), st.integers(16_384, 17_400), st.integers(49_152, len(content) - 1)
+    )
+    broken, broken_index = bytearray(content), bytearray(index_content)
+    for _ in range(data.draw(st.integers(1, 2))):
+        if data.draw(st.integers(0, 3)):
+            broken[data.draw(used)] = data.draw(st.integers(0, 255))
+        else:
+            at = data.draw(st.integers(0, len(index_content) - 1))
+            broken_index[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(broken)
+    index_path(path).write_bytes(broken_index)
+    with contextlib.suppress(UserError), ShardReader(path) as reader:
+        for name, values in reader.read(0, len(reader)).items():
+            assert values.shape == (4, {"ids": 41, "mask": 6}[name])
+        assert set(map(len, map(reader.row, range(len(reader))))) == {2}
+    with contextlib.suppress(UserError), IndexableSource([path]) as source:
+        for name, values in source.read(np.arange(len(source))).items():
+            assert values.shape == (4, {"ids": 41, "mask": 6}[name])
+    with contextlib.suppress(UserError):
+        rebuild_index(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes]:
+    """Four rows of mixed widths: the path, the bytes of the data file, those of its index."""
+    path = tmp_path_factory.mktemp("whole") / "train-0.mindrecord"
+    ids = np.arange(4 * 41, dtype=np.int32).reshape(4, 41) ** 2 * 9
+    with ShardWriter(path, {"ids": 41, "mask": 6}, Layout(1 << 14, 1 << 15)) as writer:
+        writer.write({"ids": ids, "mask": ids[:, :6] % 2})
+    return path, path.read_bytes(), index_path(path).read_bytes()

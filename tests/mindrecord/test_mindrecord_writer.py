@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def test_a_full_disk_while_the_rows_are_written(tmp_path: Path) -> None:
         "            writer.write({'a': np.full((1000, 1000), 1 << 20, np.int32)})\n"
         "        except UserError as e:\n"
         "            print(e)\n"
-        "except ValueError as e:\n"
+        "except UserError as e:\n"
         "    print('not published:', e)\n"
     )
     env = os.environ | {"PYTHONPATH": str(Path(dataprep.__file__).parents[1])}
@@ -154,7 +155,7 @@ def test_a_full_disk_while_the_rows_are_written(tmp_path: Path) -> None:
     )  # fmt: skip
     first, second = done.stdout.splitlines()
     assert first.startswith(f"cannot write {tmp_path / 'a.mindrecord'}: File too large; free some")
-    assert second.startswith("not published:")  # even when a caller swallows the error
+    assert second == f"not published: {first}"  # even when a caller swallows the error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,6 +178,55 @@ def test_a_full_disk_at_the_end(
     ):
         writer.write({c: v + 1 for c, v in TINY.items()})
     assert content(tmp_path) == before
+
+
+def test_a_chunk_that_fails_is_told_by_the_next_call_or_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread writes the chunk, after `write` has returned."""
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ShardWriter, "_put", full)
+    with pytest.raises(UserError, match="No space left"), open_tiny(tmp_path) as writer:
+        writer.write(TINY)
+    assert list(tmp_path.iterdir()) == []
+    writer = open_tiny(tmp_path).__enter__()
+    writer.write(TINY)
+    for _ in range(2):
+        with pytest.raises(UserError, match="cannot write .*a.mindrecord: No space left"):
+            writer.write(TINY)
+    monkeypatch.undo()  # some space is free again, but a chunk is lost
+    with pytest.raises(UserError, match="No space left"):
+        writer.__exit__(None, None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_thread_outlives_the_writer(
+    tmp_path: Path, write: Callable[..., ShardWriter], random_rows: Callable[..., Any]
+) -> None:
+    before = threading.active_count()
+    write(tmp_path / "a.mindrecord", random_rows({"ids": 31}, 3_000), block=100)
+    with pytest.raises(KeyError), open_tiny(tmp_path) as writer:
+        writer.write(TINY)
+        raise KeyError
+    assert threading.active_count() == before
+
+
+def test_a_block_may_be_changed_once_it_was_handed_over(
+    tmp_path: Path, write: Callable[..., ShardWriter], random_rows: Callable[..., Any]
+) -> None:
+    rows = random_rows({"ids": 300}, 3_000)
+    wanted = write(tmp_path / "1" / "a.mindrecord", rows).sha256
+    path = tmp_path / "2" / "a.mindrecord"
+    with ShardWriter(path, {"ids": 300}, Layout(1 << 14, 1 << 15)) as writer:
+        block = np.empty((1_000, 300), np.int32)
+        for first in range(0, 3_000, 1_000):
+            block[:] = rows["ids"][first : first + 1_000]
+            writer.write({"ids": block})
+            block[:] = -1
+    assert writer.sha256 == wanted
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
