@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.text import Text
 
@@ -17,7 +18,14 @@ from dataprep.files import sha256_file
 from dataprep.manifest import Manifest
 from dataprep.mindrecord import ShardReader
 from dataprep.tokens.tokenizer import Encoder, load
-from dataprep.trace import Piece, check_row, find_shard, row_pieces
+from dataprep.trace import (
+    Piece,
+    audited_targets,
+    check_row,
+    find_shard,
+    row_pieces,
+    stored_targets,
+)
 from pipelines.common import output_folder, run
 
 
@@ -25,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints a row."""
     parser = argparse.ArgumentParser(
         prog="mindprep inspect",
-        description="Shows one row, decoded. Trained targets are plain, masked ones dim; a line "
-        "before each document names its source.",
+        description="Shows one row, decoded, of any column preset. A token is plain when it "
+        "predicts the next, dim when its target is masked; a line before each document names its "
+        "source.",
     )
     parser.add_argument("out", type=output_folder, help="output folder of a build")
     parser.add_argument("--split", default="train", help="train or eval (default: train)")
@@ -38,21 +47,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     shard = find_shard(manifest, args.shard, args.split)
     check_row(shard, args.row)
     with ShardReader(args.out / shard.path) as reader:
-        row = reader.row(args.row)
+        row = {name: rows[0] for name, rows in reader.read(args.row, args.row + 1).items()}
     encoder = None if args.ids else _encoder(manifest)
     console = Console(highlight=False, soft_wrap=True)
-    trained = int(row["loss_mask"].sum())
-    console.print(
-        Text(
-            f"{shard.path} row {args.row}: {trained} of {manifest.seq_length} slots trained", "bold"
-        )
-    )
     pieces = row_pieces(args.out, shard, args.row)
+    s, ids = manifest.seq_length, row["input_ids"]
+    mask, by = stored_targets(row, s), ""
+    if mask is None:
+        mask = audited_targets(args.out, shard, pieces, s)
+        by = f" by audit/rows: {manifest.preset} stores no mask"
+    title = f"{shard.path} row {args.row}: {int(mask.sum())} of {s} slots trained{by}"
+    console.print(Text(title, "bold"))
     for piece in pieces:
         console.print(_border(piece))
-        console.print(_content(row, piece, encoder))
+        window = slice(piece.start, piece.start + piece.length)
+        console.print(_content(ids[window], mask[window], encoder))
     used = sum(piece.length for piece in pieces)
-    console.print(Text(f"── {manifest.seq_length - used} slots of padding", "cyan"))
+    console.print(Text(f"── {s - used} slots of padding", "cyan"))
+    if len(ids) > s:
+        goes_on = bool(mask[-1])
+        what = "the next token of the last document, a target only" if goes_on else "the pad id"
+        console.print(Text(f"── slot {s}, beyond the row: {what}", "cyan"))
+        console.print(_content(ids[s:], np.array([goes_on]), encoder))
     return 0
 
 
@@ -71,10 +87,10 @@ def _border(piece: Piece) -> Text:
     return Text(f"── {printable(piece.file)}:{piece.source_row} ({where})", "cyan")
 
 
-def _content(row: dict[str, np.ndarray], piece: Piece, encoder: Encoder | None) -> Text:
+def _content(
+    ids: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_], encoder: Encoder | None
+) -> Text:
     """Runs of equally masked tokens; escape sequences of the text are shown, not obeyed."""
-    window = slice(piece.start, piece.start + piece.length)
-    ids, mask = row["input_ids"][window], row["loss_mask"][window]
     out = Text()
     borders = np.flatnonzero(np.diff(mask)) + 1
     for part, on in zip(np.split(ids, borders), np.split(mask, borders)):

@@ -1,6 +1,6 @@
 """From a row to its documents, or from a document to its fate.
 
-python -m pipelines.trace OUT --row 0:3            shard 0, row 3
+python -m pipelines.trace OUT --row 0:3            shard 0, row 3: its documents and their targets
 python -m pipelines.trace OUT --doc FILE:ROW       record ROW (0-based) of an input file
 """
 
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataprep.errors import UserError, printable
-from dataprep.manifest import Manifest
-from dataprep.trace import document_fate, find_shard, row_pieces
+from dataprep.manifest import Manifest, Shard
+from dataprep.mindrecord import ShardReader
+from dataprep.trace import Piece, document_fate, find_shard, row_pieces, stored_targets
 from pipelines.common import output_folder, run
 
 
@@ -31,14 +32,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.row is not None:
         number, row = _pair("--row", args.row)
         shard = find_shard(manifest, _number("--row", number), args.split)
-        for p in row_pieces(args.out, shard, row):
+        pieces = row_pieces(args.out, shard, row)
+        for p, targets in zip(pieces, _targets(args.out, manifest, shard, row, pieces)):
             print(
                 f"slots {p.start}..{p.start + p.length - 1}: {printable(p.file)}:{p.source_row} "
-                f"tokens {p.token_start}..{p.token_start + p.length - 1}"
+                f"tokens {p.token_start}..{p.token_start + p.length - 1}, {targets}"
             )
         return 0
     print("\n".join(_fate(args.out, manifest, *_pair("--doc", args.doc))))
     return 0
+
+
+def _targets(
+    out: Path, manifest: Manifest, shard: Shard, row: int, pieces: list[Piece]
+) -> list[str]:
+    """How many tokens each piece of a row trains, as its columns say."""
+    try:
+        with ShardReader(out / shard.path) as reader:
+            columns = {name: rows[0] for name, rows in reader.read(row, row + 1).items()}
+            mask = stored_targets(columns, manifest.seq_length)
+    except UserError as e:  # where the row comes from is known all the same
+        print(f"note: {e}", file=sys.stderr)
+        return ["targets not known"] * len(pieces)
+    if mask is None:
+        return [f"targets not stored ({manifest.preset})"] * len(pieces)
+    counts = (int(mask[p.start : p.start + p.length].sum()) for p in pieces)
+    return [f"{n} target{'s' * (n != 1)}" for n in counts]
 
 
 def _fate(out: Path, manifest: Manifest, file: str, row: int) -> list[str]:

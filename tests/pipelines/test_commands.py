@@ -1,22 +1,25 @@
 """The commands on a small corpus: what they print, and that hostile text stays text."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-from dataprep import Manifest
-from dataprep.corpus import BuildConfig, build
+from dataprep import Manifest, UserError
+from dataprep.corpus import BuildConfig, Write, build
 from dataprep.mindformers import write_mindformers
 from dataprep.pack import Pack
 from dataprep.readers import Input
 from dataprep.report import write_report
 from dataprep.tokens.tokenizer import load
+from dataprep.trace import Piece, row_pieces, stored_targets
 from pipelines.cli import main
 from pipelines.common import run
 from tests.conftest import document, write_jsonl
@@ -84,6 +87,88 @@ def test_inspect_shows_a_row(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "it has 3, from 0 on" in capsys.readouterr().err
 
 
+ALL = ["mindformers", "legacy", "legacy_labels", "compact", ["input_ids", "labels"], ["input_ids"]]
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_inspect_and_trace_know_every_preset(
+    config_for: Make, capsys: pytest.CaptureFixture[str], isolated: bool
+) -> None:
+    """The same rows and the same targets, whatever was stored of them."""
+    shown: dict[str, list[str]] = {}
+    traced: dict[str, list[str]] = {}
+    for columns in ALL:
+        config = config_for(
+            out=f"out {columns}",
+            write=Write(shards=3, columns=columns),
+            pack=Pack(seq_length=64, max_documents=16, isolate_documents=isolated),
+        )
+        out = str(build(config).out_dir)
+        rows = [row.row for row in _rows(Path(out))]
+        for row in rows[:12]:
+            assert main(["inspect", out, "--ids", "--row", str(row)]) == 0
+            shown.setdefault(str(columns), []).append(capsys.readouterr().out)
+            assert main(["trace", out, "--row", f"0:{row}"]) == 0
+            traced.setdefault(str(columns), []).append(capsys.readouterr().out)
+    first = shown["mindformers"]
+    assert any("0 slots of padding" in told for told in first)
+    extras = 0
+    for name, rows_shown in shown.items():
+        for told, want in zip(rows_shown, first):
+            plain, _, extra = told.partition("── slot 64, beyond the row: ")
+            assert (
+                plain.replace(" by audit/rows: legacy stores no mask", "").replace(
+                    " by audit/rows: custom stores no mask", ""
+                )
+                == want
+            )
+            assert bool(extra) == (name in ("legacy", "legacy_labels", "compact"))
+            extras += extra.startswith("the next token of the last document, a target only")
+    assert extras > 3 and extras % 3 == 0
+    for name, rows_traced in traced.items():
+        if name in ("legacy", "['input_ids']"):
+            assert all("targets not stored (" in told for told in rows_traced)
+        else:
+            assert rows_traced == traced["mindformers"]
+
+
+def _rows(out: Path) -> list[Piece]:
+    """The first piece of every row of shard 0."""
+    manifest = Manifest.load(out)
+    shard = manifest.splits["train"][0]
+    return [row_pieces(out, shard, row)[0] for row in range(shard.rows)]
+
+
+def test_the_targets_of_a_row_by_hand() -> None:
+    """S = 6: documents [1,2], [3,4,5,6,7], the 7 elsewhere; and [1,2], [3,4,5]."""
+    cut, padded = [1, 0, 1, 1, 1, 1], [1, 0, 1, 1, 0, 0]
+    no = -100
+    for row, want in (
+        ({"loss_mask": cut}, cut),
+        ({"labels": [2, no, 4, 5, 6, 7]}, cut),
+        ({"labels": [no, 2, no, 4, 5, 6, 7]}, cut),
+        ({"segments": [2, 5, 0, 0]}, cut),
+        ({"segments": [2, 3, 0, 0]}, padded),
+        ({"labels": [no, 2, no, 4, 5, no, no]}, padded),
+    ):
+        found = stored_targets({k: np.array(v, np.int32) for k, v in row.items()}, 6)
+        assert found is not None and found.astype(int).tolist() == want
+    assert stored_targets({"input_ids": np.arange(7, dtype=np.int32)}, 6) is None
+    with pytest.raises(UserError, match="segments of 8 tokens"):
+        stored_targets({"segments": np.array([2, 6], np.int32)}, 6)
+
+
+def test_trace_without_the_shard(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a row comes from is known all the same."""
+    (out / "train/train-00000-of-00003.mindrecord").unlink()
+    assert main(["trace", str(out), "--row", "0:1"]) == 0
+    told = capsys.readouterr()
+    assert "tokens 0.." in told.out and "targets not known" in told.out
+    assert told.err.startswith("note: cannot read ") and told.err.count("\n") == 1
+    assert main(["trace", str(out), "--row", "0:1", "--split", "test"]) == 2
+    assert "there is no split 'test'; there is: train, eval" in capsys.readouterr().err
+
+
 def test_inspect_does_not_obey_escape_sequences(
     config_for: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +190,7 @@ def test_trace_there_and_back(out: Path, capsys: pytest.CaptureFixture[str]) -> 
     where = first.split(": ", 1)[1].split(" tokens")[0]
     assert main(["trace", str(out), "--doc", where]) == 0
     assert "kept: train-00000-of-00003 row 1 slots 0.." in capsys.readouterr().out
+    assert re.search(r" tokens \d+\.\.\d+, \d+ targets$", first)
 
 
 @pytest.mark.parametrize(
