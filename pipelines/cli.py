@@ -14,6 +14,7 @@ COMMANDS = {
     "trace": ("trace", "a row to its documents, or a document to its fate"),
     "report": ("report", "write report.html of an output folder anew"),
     "train": ("train", "train a small decoder on an output folder"),
+    "convert": ("convert", "tokenized data in and out: Megatron .bin/.idx, Hugging Face"),
 }
 
 

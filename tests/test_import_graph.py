@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Base modules, then the data's order; a part may import itself and parts above it in this list.
 DATAPREP = [
-    *("version", "errors", "storage", "files", "chars", "batch", "ledger", "manifest"),
+    *("version", "errors", "storage", "files", "chars", "batch", "ledger", "manifest", "sums"),
     *("readers", "clean", "dedup", "tokens", "pack", "mindrecord", "engine"),
-    *("mindformers", "report", "trace", "verify", "corpus"),
+    *("mindformers", "report", "trace", "verify", "corpus", "convert"),
 ]
 # Stages do not know each other: what they share is the form of the data.
 STAGES = ["readers", "clean", "dedup", "tokens", "pack", "mindrecord", "engine"]
