@@ -8,10 +8,10 @@ import re
 import select
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
@@ -51,18 +51,26 @@ def parse_config(
         raise _explained(e, known) from e
 
 
-def known_keys(kind: Any, prefix: str = "") -> list[str]:
-    """All dotted keys of a config class; items of lists are written `name.*.key`."""
-    keys = []
+def known_keys(kind: Any, prefix: str = "") -> dict[str, Any]:
+    """All dotted keys of a config class and their types; items of lists are `name.*.key`."""
+    keys = {}
     for name, hint in get_type_hints(kind).items():
         if name not in {f.name for f in fields(kind)}:
             continue
-        keys.append(prefix + name)
-        for inner in (hint, *get_args(hint)):
-            if is_dataclass(inner):
-                star = "" if inner is hint or type(None) in get_args(hint) else "*."
-                keys.extend(known_keys(inner, f"{prefix}{name}.{star}"))
+        keys[prefix + name] = hint
+        for inner, star in _sections(hint):
+            keys |= known_keys(inner, f"{prefix}{name}.{star}")
     return keys
+
+
+def _sections(hint: Any) -> Iterator[tuple[Any, str]]:
+    """The config classes in a type, and "*." for those that are items of a list."""
+    if is_dataclass(hint):
+        yield hint, ""
+    for part in get_args(hint):
+        star = "*." if get_origin(hint) is list else ""
+        for inner, more in _sections(part):
+            yield inner, star + more
 
 
 def _config_files(args: Sequence[str]) -> list[str]:
@@ -70,7 +78,7 @@ def _config_files(args: Sequence[str]) -> list[str]:
     return found + [b for a, b in zip(args, args[1:]) if a == "--config"]
 
 
-def _check_file(path: Path, known: Sequence[str]) -> None:
+def _check_file(path: Path, known: Mapping[str, Any]) -> None:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as e:
@@ -82,14 +90,14 @@ def _check_file(path: Path, known: Sequence[str]) -> None:
     _check_keys(content, known, "", path)
 
 
-def _check_keys(value: Any, known: Sequence[str], prefix: str, path: Path) -> None:
+def _check_keys(value: Any, known: Mapping[str, Any], prefix: str, path: Path) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             dotted = f"{prefix}{key}"
             if dotted not in known:
                 raise UserError(f"{path}: unknown key {dotted!r}{_nearest(dotted, known)}")
             below = [k for k in known if k.startswith(dotted + ".")]
-            if below:
+            if below and not (isinstance(inner, str) and str in get_args(known[dotted])):
                 wants: type = list if below[0].startswith(dotted + ".*") else dict
                 if not isinstance(inner, wants):
                     form = "a list of entries" if wants is list else "a section of keys"
@@ -105,7 +113,7 @@ def _check_keys(value: Any, known: Sequence[str], prefix: str, path: Path) -> No
             _check_keys(inner, known, prefix + "*.", path)
 
 
-def _nearest(key: str, known: Sequence[str]) -> str:
+def _nearest(key: str, known: Collection[str]) -> str:
     """A hint that names the most similar key: by its whole name, or by its last part."""
     close = difflib.get_close_matches(key, known, 1, 0.6)
     if not close:
@@ -115,7 +123,7 @@ def _nearest(key: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0].replace('*.', '')!r}? (--help lists all)"
 
 
-def _explained(error: Exception, known: Sequence[str]) -> UserError:
+def _explained(error: Exception, known: Collection[str]) -> UserError:
     """jsonargparse's message in one line; an unknown flag gets the nearest known one."""
     text = " ".join(str(error).split())
     flag = re.search(r"Unrecognized arguments?:? *--([\w.\-]+)", text, re.IGNORECASE)

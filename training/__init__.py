@@ -8,16 +8,27 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from training.config import ModelConfig, OptimizerConfig, TrainConfig
+from training.config import Folder, ModelConfig, OptimizerConfig, TrainConfig
 
 if TYPE_CHECKING:
+    from training.data import Loader
     from training.loop import TrainResult, train
     from training.model import Decoder
 
-__all__ = ["Decoder", "ModelConfig", "OptimizerConfig", "TrainConfig", "TrainResult", "train"]
+__all__ = [
+    "Decoder",
+    "Folder",
+    "Loader",
+    "ModelConfig",
+    "OptimizerConfig",
+    "TrainConfig",
+    "TrainResult",
+    "train",
+]
 
 _LAZY = {
     "Decoder": "training.model",
+    "Loader": "training.data",
     "TrainResult": "training.loop",
     "train": "training.loop",
 }

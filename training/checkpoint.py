@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,15 +54,17 @@ class TrainState:
     step: int
     """Optimizer steps done."""
     consumed_rows: int
-    """Rows read since the start, over all epochs."""
+    """Rows behind since the start, read or trimmed, over all epochs."""
     epoch: int
     """Whole epochs behind it."""
     seed: int
     """The only random state: initial weights and row order follow from it."""
     data: str
-    """Fingerprint of the data set's manifest."""
+    """Fingerprint of the data set's manifest, or of the mix of several."""
     config: dict[str, Any]
     """The TrainConfig as JSON."""
+    order: str = "mindspore"
+    """The rule that `consumed_rows` counts along; the default is that of versions before 0.3."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +149,22 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, state, weights, moments)
 
 
-def check_same_run(found: Checkpoint, config: TrainConfig, data: str) -> None:
-    """Raises UserError when a checkpoint is of another data set (`data`: fingerprint) or config."""
+def check_same_run(found: Checkpoint, config: TrainConfig, loader: Mapping[str, Any]) -> None:
+    """Raises UserError when a checkpoint is of another data set, order of rows or config.
+
+    `loader`: the present Loader's state.
+    """
     start_over = "or choose another save_dir to start over"
-    if found.state.data != data:
+    if found.state.data != loader["data"]:
+        folders = [config.data] if isinstance(config.data, str) else [f.path for f in config.data]
         raise UserError(
-            f"{found.path} was trained on another data set than {config.data} (the manifests' "
-            f"fingerprints differ); give that data set, {start_over}"
+            f"{found.path} was trained on another data set than {', '.join(folders)} (the "
+            f"manifests' fingerprints or the weights differ); give that data set, {start_over}"
+        )
+    if found.state.order != loader["order"]:
+        raise UserError(
+            f"{found.path} is of a version that read the rows in another order "
+            f"({found.state.order}, now {loader['order']}); finish with that version, {start_over}"
         )
     now = json.loads(canonical_json(asdict(config)))  # as state.json has it: lists for tuples
     for key in FROZEN:

@@ -4,6 +4,7 @@ Each class checks itself when it is made and raises UserError naming the key, it
 cure. This file needs no MindSpore, so a command line can explain the keys at once.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,25 @@ from dataprep.errors import UserError
 def _require(holds: bool, key: str, value: Any, cure: str) -> None:
     if not holds:
         raise UserError(f"{key} is {value!r}: {cure}")
+
+
+ReaderName = Literal["mindspore", "direct"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One output folder of several that are read as one."""
+
+    path: str
+    """Output folder of build_corpus, the one that holds manifest.json."""
+    weight: float = 1.0
+    """Passes over it in one epoch of the mix: 2.0 reads it twice, 0.5 a half of it, the other half
+    in the next epoch."""
+
+    def __post_init__(self) -> None:
+        _require("://" not in self.path, "data.path", self.path, "copy the folder to this machine")
+        fits = 0 < self.weight < math.inf
+        _require(fits, "data.weight", self.weight, "give a number above 0, or leave the folder out")
 
 
 @dataclass(frozen=True)
@@ -87,8 +107,9 @@ class OptimizerConfig:
 class TrainConfig:
     """One training run."""
 
-    data: str
-    """Output folder of build_corpus, the one that holds manifest.json."""
+    data: str | list[Folder]
+    """Output folder of build_corpus, the one that holds manifest.json; or several, each with `path`
+    and `weight`, read as one."""
     save_dir: str
     """Folder for checkpoints, metrics.jsonl and metrics.png."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -103,6 +124,11 @@ class TrainConfig:
     """Of the initial weights, and of the row order when shuffle is on."""
     shuffle: bool = False
     """True: another order of rows in each epoch. The build has already shuffled the documents."""
+    reader: ReaderName = "mindspore"
+    """mindspore: MindDataset; direct: our memory-mapped reader, which gives the same rows with less
+    work and keeps no file open."""
+    data_workers: int = 1
+    """Threads that read rows; one gives thousands of rows a second."""
     eval_batches: int = 8
     """Micro batches of the eval split an evaluation reads; 0: no evaluation."""
     eval_interval: int = 0
@@ -119,20 +145,34 @@ class TrainConfig:
     """Continue from the newest complete checkpoint in save_dir, if there is one."""
 
     @property
+    def shuffle_seed(self) -> int | None:
+        """Of the row order; None: rows come as they are stored."""
+        return self.seed if self.shuffle else None
+
+    @property
     def rows_per_step(self) -> int:
         """Rows that one optimizer step consumes."""
         return self.batch_size * self.micro_batch_num
 
     def __post_init__(self) -> None:
-        for key in ("steps", "batch_size", "micro_batch_num", "keep"):
+        for key in ("steps", "batch_size", "micro_batch_num", "data_workers", "keep"):
             value = getattr(self, key)
             _require(value > 0, key, value, "give a number above 0")
         for key in ("eval_batches", "eval_interval", "save_interval"):
             value = getattr(self, key)
             _require(value >= 0, key, value, "give 0 or more")
-        _require("://" not in self.data, "data", self.data, "copy the folder to this machine")
+        if isinstance(self.data, str):
+            _require("://" not in self.data, "data", self.data, "copy the folder to this machine")
+            cure = "give a folder, or a list of entries with the keys path and weight"
+            _require(not self.data.startswith(("[", "{")), "data", self.data, cure)
+        else:
+            _require(len(self.data) > 0, "data", self.data, "name at least one folder")
         _require(0 <= self.seed < 2**32, "seed", self.seed, "give a number from 0 to 2**32 - 1")
-        choices = {"compute_dtype": ("float32", "bfloat16"), "mode": ("graph", "pynative")}
+        choices = {
+            "compute_dtype": ("float32", "bfloat16"),
+            "mode": ("graph", "pynative"),
+            "reader": ("mindspore", "direct"),
+        }
         for key, allowed in choices.items():
             value = getattr(self, key)
             _require(value in allowed, key, value, f"give one of {', '.join(allowed)}")

@@ -1,153 +1,245 @@
-"""From an output folder to batches: MindDataset over the manifest's shards, in order.
+"""The loader: one call from an output folder, or several, to the batches of one rank.
 
-A batch is a dict of int32 [B, S] arrays. Beside the columns that are stored, it has `segments`:
-which document of its row a slot belongs to. With S = 12, documents of 5 and 3 tokens, and padding,
+    loader = Loader("out/corpus", rank=0, ranks=2, batch_size=8, seed=17)
+    for batch in loader:                      # without end, epoch after epoch
+        ...                                   # int32 [8, S] each, see derive.py
+        state = loader.state()                # the place behind this batch, for a checkpoint
 
-    actual_seq_len  5  8 12 12 …                  cumulative ends, padded with S
-    segments        0 0 0 0 0 1 1 1 2 2 2 2       padding is a segment of its own
+    manifest -> folders.py   shards there and whole, enough open files, folders that agree
+    order    -> order.py, mix.py     which row comes when; `consumed` is the whole state
+    rows     -> readers.py   MindDataset, or the memory-mapped reader without MindSpore
+    batch    -> derive.py    equal arrays for every column preset
 
-The state of reading is one number, the rows consumed. An epoch gives whole batches only; the rows
-left over at its end are not read (`Epoch.dropped_rows`).
+`import training.data` and a loader with reader="direct" load no MindSpore.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import mindspore.dataset as ds
 import numpy as np
-import numpy.typing as npt
 
 from dataprep.errors import UserError
-from dataprep.manifest import Manifest
+from training import order
+from training.config import Folder, ReaderName
+from training.derive import Batch
+from training.folders import mix_fingerprint, open_splits
+from training.mix import mix_of
+from training.order import Epoch, epoch_at, spans, steps_until
+from training.readers import check_mindspore, mind_dataset, open_readers
+from training.stream import stream
 
-Batch = dict[str, npt.NDArray[np.int32]]
-COLUMNS = ("input_ids", "labels", "loss_mask", "position_ids")
-ENDS = "actual_seq_len"
-ENDLESS = 2**31 - 1  # epochs; -1, MindSpore's own word for it, cannot be resumed
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One pass over the train split, as known before it starts."""
-
-    steps: int
-    rows: int
-    """Rows it reads: steps x rows_per_step."""
-    dropped_rows: int
-    """Rows that do not fill a last step and are not read."""
+Data = str | Path | Sequence[Folder]
+PREFETCH = 16  # MindSpore's own default
+SPAN = 1 << 12  # positions of the order that are computed at a time
 
 
-def plan_epoch(manifest: Manifest, rows_per_step: int) -> Epoch:
-    """Raises UserError when the train split has fewer rows than one step takes."""
-    have = manifest.rows("train")
-    if have < rows_per_step:
-        raise UserError(
-            f"the train split has {have} rows and one step takes {rows_per_step} (batch_size x "
-            "micro_batch_num); make the step smaller or the data larger"
-        )
-    steps = have // rows_per_step
-    return Epoch(steps, steps * rows_per_step, have % rows_per_step)
+class Loader:
+    """Batches of one rank of several, without end.
 
-
-def train_batches(
-    out_dir: Path,
-    manifest: Manifest,
-    rows_per_step: int,
-    vocab_size: int,
-    shuffle_seed: int | None = None,
-    consumed_rows: int = 0,
-) -> Iterator[Batch]:
-    """Endless batches of `rows_per_step` rows, epoch after epoch.
-
-    With a shuffle seed, each epoch has another order, which depends on seed and epoch alone.
-    `consumed_rows`, a multiple of `rows_per_step`, continues where an earlier reader stopped;
-    the rows before it are skipped, not read. Raises UserError when a shard is missing or damaged,
-    or an id is outside the vocabulary.
+    Every rank gets equally many rows, and all ranks together each row of an epoch once, but for
+    those that fill no step (`trimmed`). The arrays of a batch are parts of larger ones, of some
+    batches: to keep one for long, copy it.
     """
-    plan_epoch(manifest, rows_per_step)
-    dataset = _dataset(out_dir, manifest, "train", shuffle_seed).batch(rows_per_step, True)
-    dataset.set_init_step(consumed_rows // rows_per_step)
-    for raw in _read(dataset, ENDLESS, out_dir):
-        yield _finish(raw, manifest, vocab_size, f"train rows after {consumed_rows}")
-        consumed_rows += rows_per_step
+
+    consumed: int
+    """Rows behind, read by any rank or trimmed, since the start."""
+
+    def __init__(
+        self,
+        data: Data,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        batch_size: int = 8,
+        seed: int | None = None,
+        consumed: int = 0,
+        split: str = "train",
+        reader: ReaderName = "mindspore",
+        workers: int = 1,
+        prefetch: int = PREFETCH,
+        vocab_size: int | None = None,
+    ) -> None:
+        """Checks all that can be checked before a shard is opened.
+
+        rank, ranks: which of how many readers this is; each gets every `ranks`-th row of a step.
+        batch_size: rows of this rank in a step.
+        seed: of each epoch's order, 0 to 2^63 - 1; None: rows in stored order.
+        consumed: rows behind since the start, of all ranks, as `state` has it.
+        reader: see readers.py. workers: its threads; one is enough unless a row is trained in
+            less than 0.1 ms.
+        prefetch: blocks that MindSpore holds ready; a block has as many batches as come to 0.5 MB
+            as they are stored, or one. Its setting for all pipelines is left as it was.
+        vocab_size: ids must be below; None: the tokenizer's vocabulary.
+
+        Raises UserError when a folder, a number or this machine does not allow it.
+        """
+        if not 0 <= rank < ranks:
+            raise UserError(f"rank is {rank} of {ranks}: give 0 to {ranks - 1}")
+        for name, value in {"batch_size": batch_size, "prefetch": prefetch}.items():
+            if value < 1:
+                raise UserError(f"{name} is {value}: give a number above 0")
+        if seed is not None and not 0 <= seed <= order.MAX_SEED:
+            raise UserError(f"seed is {seed}: give a number from 0 to {order.MAX_SEED}, or none")
+        if consumed < 0:
+            raise UserError(f"consumed is {consumed}: give 0 or more rows")
+        self.splits = open_splits(data, split)
+        self.mix = mix_of([s.rows for s in self.splits], [s.weight for s in self.splits], seed)
+        self.fingerprint = mix_fingerprint(self.splits)
+        self.rank, self.ranks, self.batch_size = rank, ranks, batch_size
+        self._workers = workers
+        self._readers = open_readers(self.splits, reader, workers, prefetch, vocab_size)
+        self._batches: Generator[Batch, None, None] | None = None
+        self._move(consumed)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a whole epoch, those that are trimmed included."""
+        return self.mix.rows
+
+    @property
+    def step_rows(self) -> int:
+        """Rows that all ranks together take in a step."""
+        return self.ranks * self.batch_size
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the next batch: its number, and the steps and rows that are left in it."""
+        return epoch_at(self.consumed, self.rows, self.step_rows)
+
+    def __iter__(self) -> "Loader":
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch. Raises UserError when a shard is damaged or an id is not allowed."""
+        if self._batches is None:
+            self._batches = self._read()
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            self.close()  # so that another try begins at this place again, and does not just end
+            raise
+        self.consumed += self.step_rows
+        if self.consumed > self._last:
+            self._move(self.consumed)
+        return batch
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends threads and closes files; another batch would start them again."""
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = None
+
+    def steps_until(self, epochs: int) -> int:
+        """Steps that are left until `epochs` whole epochs are read, counted from the start."""
+        return steps_until(epochs, self.consumed, self.rows, self.step_rows)
+
+    def trimmed(self) -> list[str]:
+        """`FILE row I` of the rows at the present epoch's end that are not read."""
+        positions = np.arange(self.rows - self.epoch.trimmed_rows, self.rows)
+        folders, nth = self.mix.places(positions)
+        rows = np.empty(len(positions), np.int64)
+        for f in range(len(self.splits)):
+            ours = folders == f
+            rows[ours] = self.mix.folder_order(f, self.epoch.number, nth[ours])
+        return [self.splits[f].named(row) for f, row in zip(folders.tolist(), rows.tolist())]
+
+    def state(self) -> dict[str, Any]:
+        """Where the reading stands, for JSON: the next batch is the one behind the last given.
+
+        It is the same for every rank, and valid for any number of ranks and any batch size.
+        """
+        return {
+            "consumed": self.consumed,
+            "data": self.fingerprint,
+            "split": self.splits[0].name,
+            "seed": self.mix.seed,
+            "order": order.NAME,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken.
+
+        Raises UserError when it is of other data, another split, seed, or order of rows.
+        """
+        mine = self.state()
+        if state.keys() != mine.keys():
+            raise UserError(
+                f"the loader's state has the keys {sorted(state)}, not {sorted(mine)}: damaged, or "
+                "of another version; start over"
+            )
+        for key, told in {
+            "data": "data set (the manifests' fingerprints differ)",
+            "split": "split",
+            "seed": "seed",
+            "order": "version's order of rows",
+        }.items():
+            if state[key] != mine[key]:
+                raise UserError(
+                    f"the loader's state is of another {told}: {key} is {state[key]} there and "
+                    f"{mine[key]} here; use the same again, or start over"
+                )
+        consumed = state["consumed"]
+        if not isinstance(consumed, int) or consumed < 0:
+            raise UserError(f"the loader's state is damaged: consumed is {consumed!r}; start over")
+        self.close()
+        self._move(consumed)
+
+    def mind_dataset(self, columns: Sequence[str] | None = None) -> Any:
+        """The rest of this epoch for this rank as a ds.MindDataset of stored columns, batched.
+
+        columns: those wanted; None: all, in the manifest's order. It holds 40 bytes for each row
+        number, and does not move the loader: for the next epoch ask a loader whose `consumed` is
+        there. Raises UserError for a mix, which is no single MindDataset.
+        """
+        if len(self.splits) > 1:
+            raise UserError("a mix of folders is no single MindDataset; iterate over the loader")
+        (split,) = self.splits
+        check_mindspore(self.splits, self._workers)
+        now = self.epoch
+        positions = now.position + self.rank + self.ranks * np.arange(now.steps * self.batch_size)
+        rows = self.mix.folder_order(0, now.number, positions)
+        names = list(split.manifest.columns if columns is None else columns)
+        dataset = mind_dataset(split.files, names, rows, self._workers)
+        return dataset.batch(self.batch_size, drop_remainder=True)
+
+    def _move(self, consumed: int) -> None:
+        """To the next step's first row, which is another epoch's where too few are left."""
+        now = epoch_at(consumed, self.rows, self.step_rows)
+        self.consumed = now.number * self.rows + now.position
+        self._last = self.consumed + (now.steps - 1) * self.step_rows  # where the last step begins
+
+    def _read(self) -> Generator[Batch, None, None]:
+        """Batches from here on, in whole."""
+        place = (self.consumed, self.rows, self.ranks, self.rank, self.batch_size, SPAN)
+        return stream(self.mix, self._readers, partial(spans, *place), self.batch_size)
 
 
 def eval_batches(
-    out_dir: Path, manifest: Manifest, batch_size: int, limit: int, vocab_size: int
+    data: Data,
+    batch_size: int,
+    limit: int,
+    *,
+    reader: ReaderName = "mindspore",
+    workers: int = 1,
+    vocab_size: int | None = None,
 ) -> Iterator[Batch]:
-    """The first `limit` batches of the eval split, in order.
+    """The first `limit` batches of the eval split, in stored order; folders alternate evenly.
 
     A last batch that is not full is filled with rows without targets, so that every row counts
-    and all batches have one shape. Raises UserError as `train_batches` does.
+    and all batches have one shape. Raises UserError as Loader does.
     """
-    dataset = _dataset(out_dir, manifest, "eval", None).batch(batch_size)
-    for raw in islice(_read(dataset, 1, out_dir), limit):
-        batch = _finish(raw, manifest, vocab_size, "the eval split")
+    splits = open_splits(data, "eval", skip_empty=True)
+    mix = mix_of([split.rows for split in splits], [1.0] * len(splits), None)
+    readers = open_readers(splits, reader, workers, PREFETCH, vocab_size)
+    positions = np.arange(min(mix.rows, limit * batch_size))
+    for batch in stream(mix, readers, lambda: iter([(0, positions)]), batch_size):
         missing = batch_size - len(batch["input_ids"])
         yield {name: np.pad(rows, ((0, missing), (0, 0))) for name, rows in batch.items()}
-
-
-def segments_from_ends(ends: npt.NDArray[np.int32], seq_length: int) -> npt.NDArray[np.int32]:
-    """`actual_seq_len` [B, K] -> `segments` [B, S]: how many documents end at or before a slot."""
-    borders = np.zeros((len(ends), seq_length + 1), np.int32)
-    np.add.at(borders, (np.arange(len(ends))[:, None], ends), 1)
-    return borders.cumsum(axis=1, dtype=np.int32)[:, :seq_length]
-
-
-def _dataset(
-    out_dir: Path, manifest: Manifest, split: str, shuffle_seed: int | None
-) -> ds.MindDataset:
-    """The rows of a split; the file list is explicit, since one name alone also loads siblings."""
-    needed = (*COLUMNS, ENDS) if manifest.isolate_documents else COLUMNS
-    missing = [name for name in needed if name not in manifest.columns]
-    if missing:
-        raise UserError(
-            f"{out_dir} was written with columns {manifest.preset!r}, without "
-            f"{', '.join(missing)}; build it with write.columns: mindformers"
-        )
-    files = manifest.files(out_dir, split)
-    for file, shard in zip(files, manifest.splits[split], strict=True):
-        size = Path(file).stat().st_size if Path(file).is_file() else None
-        if size != shard.bytes or not Path(file + ".db").is_file():
-            raise UserError(f"{file} or its .db is missing or cut short; build or copy it again")
-    if shuffle_seed is not None:
-        ds.config.set_seed(shuffle_seed)  # the only way to give MindDataset a seed
-    shuffle = ds.Shuffle.FALSE if shuffle_seed is None else ds.Shuffle.GLOBAL
-    # One worker gives thousands of rows a second, and more than the machine has cores is an error.
-    return ds.MindDataset(
-        files, columns_list=list(manifest.columns), num_parallel_workers=1, shuffle=shuffle
-    )
-
-
-def _read(dataset: ds.BatchDataset, epochs: int, out_dir: Path) -> Iterator[Batch]:
-    """The stored columns, epoch after epoch; MindSpore's long errors become one line."""
-    try:
-        reader = dataset.create_dict_iterator(num_epochs=epochs, output_numpy=True)
-        for _ in range(epochs):
-            yield from reader
-    except RuntimeError as e:
-        cause = (str(e).partition("[ERROR] ")[2] or str(e)).splitlines()[0]
-        raise UserError(f"cannot read the shards of {out_dir}: {cause} Run verify on it.") from e
-
-
-def _finish(raw: Batch, manifest: Manifest, vocab_size: int, where: str) -> Batch:
-    """Checks the ids and derives the segments."""
-    batch = {name: raw[name] for name in COLUMNS}
-    for name, ids in (
-        ("input_ids", batch["input_ids"]),
-        ("labels", batch["labels"][batch["loss_mask"] == 1]),
-    ):
-        wrong = ids[(ids < 0) | (ids >= vocab_size)]
-        if wrong.size:
-            raise UserError(
-                f"{name} has the id {wrong[0]} ({where}), outside the vocabulary of {vocab_size}; "
-                "raise model.vocab_size, or build the data again if it is below 0"
-            )
-    batch["segments"] = (
-        segments_from_ends(raw[ENDS], manifest.seq_length)
-        if manifest.isolate_documents
-        else np.zeros_like(batch["input_ids"])
-    )
-    return batch

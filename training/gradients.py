@@ -10,7 +10,7 @@ from typing import NamedTuple
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from training.data import Batch
+from training.derive import Batch
 from training.loss import token_losses
 
 FIELDS = ("input_ids", "position_ids", "segments", "labels", "loss_mask")

@@ -14,13 +14,14 @@ from pathlib import Path
 from mindspore import Parameter, Tensor
 
 from dataprep.errors import UserError
-from dataprep.manifest import Manifest
+from dataprep.manifest import TokenizerInfo
 from training import checkpoint, metrics
 from training.config import TrainConfig
-from training.data import eval_batches, plan_epoch, train_batches
+from training.data import Loader, eval_batches
 from training.gradients import accumulate, gradient_function, loss_function, tensors
 from training.model import Decoder, initialize
 from training.optimizer import AdamW, clip
+from training.order import Epoch
 from training.schedule import learning_rate
 
 log = logging.getLogger(__name__)
@@ -53,16 +54,17 @@ def train(
     disk is full, or the loss is not finite.
     """
     run = Trainer(config)
-    if run.step == 0:
-        run.record({"step": 0}, evaluate=True)
-    while run.step < config.steps:
-        record = run.advance()
-        last = run.step == config.steps
-        run.record(record, evaluate=last or _due(run.step, config.eval_interval))
-        if last or _due(run.step, config.save_interval):
-            run.save()
-        if on_step:
-            on_step(record)
+    with run.batches:
+        if run.step == 0:
+            run.record({"step": 0}, evaluate=True)
+        while run.step < config.steps:
+            record = run.advance()
+            last = run.step == config.steps
+            run.record(record, evaluate=last or _due(run.step, config.eval_interval))
+            if last or _due(run.step, config.save_interval):
+                run.save()
+            if on_step:
+                on_step(record)
     return run.result()
 
 
@@ -71,10 +73,17 @@ class Trainer:
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
-        self.data, self.save_dir = Path(config.data), Path(config.save_dir)
-        self.manifest = Manifest.load(self.data)
-        self.epoch = plan_epoch(self.manifest, config.rows_per_step)
-        self.vocab_size = _vocab_size(config, self.manifest)
+        self.save_dir = Path(config.save_dir)
+        self.batches = Loader(
+            config.data,
+            batch_size=config.rows_per_step,
+            seed=config.shuffle_seed,
+            reader=config.reader,
+            workers=config.data_workers,
+            vocab_size=config.model.vocab_size,
+        )
+        self.has_eval = any(split.manifest.rows("eval") for split in self.batches.splits)
+        self.vocab_size = _vocab_size(config, self.batches.splits[0].manifest.tokenizer)
         self.model = Decoder(config.model, self.vocab_size, config.compute_dtype)
         initialize(self.model, config.model, config.seed)
         self.optimizer = AdamW(self.model.trainable_params(), config.optimizer)
@@ -83,31 +92,19 @@ class Trainer:
         self.step = 0
         self.checkpoint_path: Path | None = None
         self._restore()
-        self.batches = train_batches(
-            self.data,
-            self.manifest,
-            config.rows_per_step,
-            self.vocab_size,
-            config.seed if config.shuffle else None,
-            self.consumed_rows,
-        )
         self.metrics = metrics.MetricsLog(self.save_dir / "metrics.jsonl", self.step)
         log.info(
             "%s parameters; an epoch is %d steps of %d rows, and %d rows at its end are not read",
             f"{sum(w.size for w in self.optimizer.weights):,}",
-            self.epoch.steps,
+            self.batches.rows // config.rows_per_step,
             config.rows_per_step,
-            self.epoch.dropped_rows,
+            self.batches.rows % config.rows_per_step,
         )
-
-    @property
-    def consumed_rows(self) -> int:
-        """Rows read since the start, over all epochs."""
-        return self.step * self.config.rows_per_step
 
     def advance(self) -> metrics.Record:
         """One optimizer step on the next rows; returns its record."""
         began = time.perf_counter()
+        epoch = self.batches.epoch
         batch = next(self.batches)
         size = self.config.batch_size
         micro_batches = (
@@ -117,7 +114,7 @@ class Trainer:
         loss, valid_tokens, gradients = accumulate(self.gradients, micro_batches)
         clipped, norm = clip(gradients, self.config.optimizer.max_grad_norm)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise self._diverged(loss, norm)
+            raise self._diverged(loss, norm, epoch)
         self.step += 1
         rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
         self.optimizer.update(clipped, rate, self.step)
@@ -128,12 +125,12 @@ class Trainer:
             "grad_norm": norm,
             "tokens_per_s": batch["input_ids"].size / (time.perf_counter() - began),
             "valid_tokens": valid_tokens,
-            "consumed_rows": self.consumed_rows,
+            "consumed_rows": self.batches.consumed,
         }
 
     def record(self, record: metrics.Record, evaluate: bool) -> None:
         """Writes a step's record, with the eval loss added if asked for and there is a split."""
-        if evaluate and self.config.eval_batches and self.manifest.rows("eval"):
+        if evaluate and self.config.eval_batches and self.has_eval:
             record["eval_loss"] = self._evaluate()
         if len(record) > 1:  # step 0 may have nothing to tell
             self.metrics.append(record)
@@ -143,11 +140,12 @@ class Trainer:
         self.metrics.sync()
         state = checkpoint.TrainState(
             step=self.step,
-            consumed_rows=self.consumed_rows,
-            epoch=self.consumed_rows // self.epoch.rows,
+            consumed_rows=self.batches.consumed,
+            epoch=self.batches.epoch.number,
             seed=self.config.seed,
-            data=self.manifest.fingerprint,
+            data=self.batches.fingerprint,
             config=asdict(self.config),
+            order=self.batches.state()["order"],
         )
         weights, moments = map(_arrays, (self.optimizer.weights, self.optimizer.moments))
         self.checkpoint_path = checkpoint.save(
@@ -184,11 +182,12 @@ class Trainer:
         found = checkpoint.load_latest(self.save_dir)
         if found is None:
             return
-        checkpoint.check_same_run(found, self.config, self.manifest.fingerprint)
+        checkpoint.check_same_run(found, self.config, self.batches.state())
         for weight in self.optimizer.weights:
             weight.set_data(Tensor(found.weights[weight.name]))
         for moment in self.optimizer.moments:
             moment.set_data(Tensor(found.moments[moment.name]))
+        self.batches.restore({**self.batches.state(), "consumed": found.state.consumed_rows})
         self.step, self.checkpoint_path = found.state.step, found.path
         log.info("continuing after step %d from %s", self.step, found.path)
 
@@ -196,18 +195,24 @@ class Trainer:
         """Mean loss over all valid targets of the first eval batches."""
         total, count = 0.0, 0
         size, limit = self.config.batch_size, self.config.eval_batches
-        for batch in eval_batches(self.data, self.manifest, size, limit, self.vocab_size):
+        for batch in eval_batches(
+            self.config.data,
+            size,
+            limit,
+            reader=self.config.reader,
+            workers=self.config.data_workers,
+            vocab_size=self.vocab_size,
+        ):
             loss, valid = self.loss(*tensors(batch))
             total += float(loss.asnumpy())
             count += int(valid.asnumpy())
         return total / max(count, 1)
 
-    def _diverged(self, loss: float, norm: float) -> UserError:
-        first, size = self.consumed_rows, self.config.rows_per_step
-        at = first % self.epoch.rows
+    def _diverged(self, loss: float, norm: float, epoch: Epoch) -> UserError:
+        first = epoch.position
         return UserError(
-            f"step {self.step + 1} has loss {loss} and gradient norm {norm}, on rows {at} to "
-            f"{at + size - 1} of epoch {first // self.epoch.rows} in reading order; lower "
+            f"step {self.step + 1} has loss {loss} and gradient norm {norm}, on rows {first} to "
+            f"{first + epoch.step_rows - 1} of epoch {epoch.number} in reading order; lower "
             f"optimizer.learning_rate (now {self.config.optimizer.learning_rate}) or look at "
             f"these rows; nothing of this step was kept"
         )
@@ -221,12 +226,12 @@ def _arrays(parameters: Sequence[Parameter]) -> checkpoint.Arrays:
     return {p.name: p.asnumpy() for p in parameters}
 
 
-def _vocab_size(config: TrainConfig, manifest: Manifest) -> int:
+def _vocab_size(config: TrainConfig, tokenizer: TokenizerInfo) -> int:
     """The model's, or the tokenizer's when it has none."""
-    needed, given = manifest.tokenizer.vocab_size, config.model.vocab_size
+    needed, given = tokenizer.vocab_size, config.model.vocab_size
     if given is not None and given < needed:
         raise UserError(
-            f"model.vocab_size is {given}, but the tokenizer of {config.data} has {needed} ids; "
+            f"model.vocab_size is {given}, but the tokenizer of the data has {needed} ids; "
             "raise it, or leave it out"
         )
     return given or needed

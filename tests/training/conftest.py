@@ -1,18 +1,28 @@
-"""What the trainer's tests share: small output folders, written with MindSpore's own FileWriter."""
+"""What the trainer's tests share: small output folders.
+
+`write_data` writes rows with MindSpore's own FileWriter; `packed` packs documents and writes any
+column preset as a build does, audit/rows included.
+"""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("GLOG_v", "3")  # MindSpore logs errors only; read when it is imported
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mindspore.mindrecord import FileWriter
 
 from dataprep.files import sha256_file
 from dataprep.manifest import Manifest, Shard, TokenizerInfo
+from dataprep.mindrecord import ShardWriter, fit_layout
+from dataprep.pack import Pieces, column_lengths, make_rows, preset_name
+from dataprep.pack.place import place_concat
 from training.config import ModelConfig
 
 Rows = list[list[list[int]]]  # rows of documents of token ids
@@ -94,6 +104,97 @@ def write_data(tmp_path: Path) -> Callable[..., Path]:
         tokenizer = TokenizerInfo("tok.model", "sentencepiece", "0" * 64, vocab_size, 1, 0)
         Manifest(seq_length, "mindformers", columns, isolate, tokenizer, splits).save(out_dir)
         return out_dir
+
+    return write
+
+
+def write_audit(path: Path, shard: int, pieces: Pieces, documents: list[int]) -> str:
+    """audit/rows of a shard; `documents`: number in the whole of each of the shard's own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    numbers = np.array(documents)[pieces.document]
+    table = pa.table(
+        {
+            "shard": pa.array(np.full(len(numbers), shard, np.int32)),
+            "row": pieces.row,
+            "start": pieces.start,
+            "length": pieces.length,
+            "file": pa.array([f"{n % 2}.jsonl" for n in numbers]).dictionary_encode(),
+            "source_row": numbers // 2,
+            "token_start": pieces.token_start,
+        }
+    )
+    pq.write_table(table, path)
+    return sha256_file(path)
+
+
+def write_packed(
+    out_dir: Path,
+    documents: list[list[int]],
+    preset: Any = "mindformers",
+    seq_length: int = 8,
+    isolate: bool = True,
+    vocab_size: int = 100,
+    shards: int = 2,
+    splits: tuple[str, ...] = ("train",),
+) -> Path:
+    """Packs documents into each split's shards in turn, and writes the folder."""
+    ends = 4 if isolate else 0
+    columns = column_lengths(preset, seq_length, ends)
+    written: dict[str, list[Shard]] = {}
+    for split in splits:
+        for i in range(shards):
+            ours = list(range(i, len(documents), shards))
+            lengths = np.array([len(documents[d]) for d in ours])
+            pieces = place_concat(lengths, seq_length, ends or 99)
+            tokens = np.concatenate([documents[d] for d in ours]).astype(np.int32)
+            offsets = np.r_[0, np.cumsum(lengths)]
+            rows = make_rows(pieces, 0, pieces.rows, tokens, offsets, seq_length, 0, ends)
+            path = out_dir / split / f"{split}-{i:05d}-of-{shards:05d}.mindrecord"
+            with ShardWriter(path, columns, fit_layout(columns, pieces.rows)) as writer:
+                writer.write(rows.columns(columns))
+            audit = out_dir / "audit" / "rows" / f"{path.stem}.parquet"
+            shard = Shard(
+                path=f"{split}/{path.name}",
+                rows=writer.rows,
+                tokens=int(lengths.sum()),
+                bytes=writer.bytes,
+                sha256=writer.sha256,
+                index_sha256=writer.index_sha256,
+                audit_sha256=write_audit(audit, i, pieces, ours),
+            )
+            written.setdefault(split, []).append(shard)
+    tokenizer = TokenizerInfo("tok.model", "sentencepiece", "0" * 64, vocab_size, 1, 0)
+    manifest = Manifest(seq_length, preset_name(preset), columns, isolate, tokenizer, written)
+    manifest.save(out_dir)
+    return out_dir
+
+
+def one_token_rows(rows: int, first: int = 0) -> list[list[int]]:
+    """Documents that fill a row of 4 slots each: row i is [first + i] * 4 when in one shard."""
+    return [[first + i] * 4 for i in range(rows)]
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Callable[..., Path]:
+    """`packed(documents, preset="mindformers", name="data", **options)`: see write_packed."""
+
+    def write(documents: list[list[int]], *args: Any, name: str = "data", **options: Any) -> Path:
+        return write_packed(tmp_path / name, documents, *args, **options)
+
+    return write
+
+
+@pytest.fixture
+def numbered(packed: Callable[..., Path]) -> Callable[..., Path]:
+    """`numbered(n, first=0, name="data")`: row i of n, in two shards, is [first + i] * 4."""
+
+    def write(n: int, first: int = 0, **options: Any) -> Path:
+        rows = one_token_rows(n, first)
+        half = (n + 1) // 2
+        order = [row for pair in zip(rows[:half], rows[half:]) for row in pair]
+        order += rows[half - 1 : half] if n % 2 else []
+        sizes = {"seq_length": 4, "preset": "compact", "vocab_size": max(2, first + n)}
+        return packed(order, **{**sizes, **options})
 
     return write
 

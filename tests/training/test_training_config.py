@@ -1,5 +1,6 @@
 """Configs refuse what cannot work, and say what to do."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,11 +9,11 @@ from typing import Any
 import pytest
 
 from dataprep.errors import UserError
-from training import ModelConfig, OptimizerConfig, TrainConfig
+from training import Folder, ModelConfig, OptimizerConfig, TrainConfig
 
 
 def train_config(**changes: Any) -> TrainConfig:
-    return TrainConfig(data="out", save_dir="run", **changes)
+    return TrainConfig(**{"data": "out", "save_dir": "run", **changes})
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,14 @@ def train_config(**changes: Any) -> TrainConfig:
         (OptimizerConfig, {"min_lr_ratio": 1.5}, "optimizer.min_lr_ratio is 1.5: give a share"),
         (OptimizerConfig, {"betas": (0.9, 1.0)}, "optimizer.betas is (0.9, 1.0): give two"),
         (OptimizerConfig, {"weight_decay": -0.1}, "optimizer.weight_decay is -0.1: give 0 or more"),
+        (Folder, {"path": "s3://b/out"}, "data.path is 's3://b/out': copy the folder to this"),
+        (Folder, {"path": "out", "weight": 0}, "data.weight is 0: give a number above 0, or leave"),
+        (Folder, {"path": "out", "weight": math.inf}, "data.weight is inf: give a number above 0"),
+        (train_config, {"data": []}, "data is []: name at least one folder"),
+        (train_config, {"data": "s3://b/out"}, "data is 's3://b/out': copy the folder to this"),
+        (train_config, {"data": '[{"pth": 1}]'}, "data is '[{\"pth\": 1}]': give a folder, or a"),
+        (train_config, {"reader": "fast"}, "reader is 'fast': give one of mindspore, direct"),
+        (train_config, {"data_workers": 0}, "data_workers is 0: give a number above 0"),
         (train_config, {"batch_size": 0}, "batch_size is 0: give a number above 0"),
         (train_config, {"save_interval": -1}, "save_interval is -1: give 0 or more"),
         (train_config, {"compute_dtype": "float16"}, "compute_dtype is 'float16': give one of"),

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from dataprep.errors import UserError
+from dataprep.files import fingerprint
 from training import ModelConfig, OptimizerConfig, TrainConfig, train
-from training.checkpoint import load
+from training.checkpoint import load, load_latest
+from training.config import Folder
 from training.loop import Trainer
 from training.metrics import Record
 
@@ -64,7 +66,9 @@ def test_a_run_by_its_record(config: TrainConfig) -> None:
     made = records(config)
     assert [record["step"] for record in made] == list(range(11))
     assert [record["step"] for record in made if "eval_loss" in record] == [0, 5, 10]
-    assert [record["consumed_rows"] for record in made[1:]] == list(range(6, 61, 6))
+    # 4 steps and 3 trimmed rows are an epoch of 27.
+    consumed = [6, 12, 18, 27, 33, 39, 45, 54, 60, 66]
+    assert [record["consumed_rows"] for record in made[1:]] == consumed
     assert [record["lr"] for record in made[1:4]] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
     assert all(0 < record["valid_tokens"] <= 6 * 14 for record in made[1:])
     assert [record["step"] for record in seen] == list(range(1, 11))
@@ -76,7 +80,7 @@ def test_a_run_by_its_record(config: TrainConfig) -> None:
     saved = sorted(p.name for p in Path(config.save_dir).iterdir())
     assert saved == ["metrics.jsonl", "metrics.png", "step-00000008", "step-00000010"]
     state = load(result.checkpoint_path).state
-    assert (state.step, state.consumed_rows, state.epoch, state.seed) == (10, 60, 2, 17)
+    assert (state.step, state.consumed_rows, state.epoch, state.seed) == (10, 66, 2, 17)
 
 
 def test_resume_is_bit_identical(config: TrainConfig) -> None:
@@ -96,6 +100,32 @@ def test_resume_is_bit_identical(config: TrainConfig) -> None:
         for a, b in ((one.weights, two.weights), (one.moments, two.moments)):
             assert a.keys() == b.keys()
             assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+def test_both_readers_train_alike(config: TrainConfig) -> None:
+    """Equal losses and weights; and a run begun with one reader goes on with the other."""
+    config = replace(config, steps=6, eval_batches=0)
+    train(config)
+    expected = records(config)
+    other = replace(config, save_dir=f"{config.save_dir}-direct", reader="direct")
+    with pytest.raises(Killed):
+        train(other, kill_at(5))
+    train(replace(other, reader="mindspore", data_workers=2))
+    assert records(other) == expected
+
+
+def test_a_mix_of_folders_resumes_too(config: TrainConfig, learnable: WriteData) -> None:
+    folders = [Folder(str(config.data), 0.5), Folder(str(learnable(9, seed=1, name="more")), 2.0)]
+    config = replace(config, data=folders, steps=6)
+    straight = train(config)
+    expected = records(config)
+    consumed = [record["consumed_rows"] for record in expected[1:]]
+    assert consumed == [6, 12, 18, 24, 32, 38]  # an epoch is 14 + 18 rows: 5 steps, 2 trimmed
+    other = replace(config, save_dir=f"{config.save_dir}-killed")
+    with pytest.raises(Killed):
+        train(other, kill_at(5))
+    assert train(other).last_loss == straight.last_loss
+    assert records(other) == expected
 
 
 def test_a_finished_run_is_left_as_it_is_and_can_be_prolonged(config: TrainConfig) -> None:
@@ -121,6 +151,17 @@ def test_a_resume_of_another_run_is_refused(config: TrainConfig, learnable: Writ
         train(replace(config, data=str(other)))
     with pytest.raises(UserError, match="seed is 18, but .* was trained with 17; change it back"):
         train(replace(config, seed=18))
+    with pytest.raises(UserError, match="batch_size is 2, but .* was trained with 3; change it"):
+        train(replace(config, batch_size=2, micro_batch_num=3))
+    mixed = [Folder(str(config.data), 2.0)]
+    with pytest.raises(UserError, match="another data set than .*fingerprints or the weights"):
+        train(replace(config, data=mixed))
+    path = load_latest(Path(config.save_dir)).path / "state.json"  # type: ignore[union-attr]
+    state = json.loads(path.read_text())
+    del state["order"], state["fingerprint"]  # as an earlier version wrote it
+    path.write_text(json.dumps({**state, "fingerprint": fingerprint(state)}))
+    with pytest.raises(UserError, match="read the rows in another order .mindspore, now feistel-1"):
+        train(config)
     with pytest.raises(UserError, match="resume is False, but .* holds checkpoints"):
         train(replace(config, resume=False))
 
