@@ -4,10 +4,11 @@
     python -m benchmarks.loader_measure turns S PRESET SECONDS ROUNDS shuffled:2 ...
 
     fresh    one variant alone, as the peers are measured: first batch, memory, checksum, rate
-    turns    raw, loader, ready and stored by turns (A B C D D C B A ...) in one process, so that
-             all see the same moments of a noisy machine; a rate for each turn
+    turns    all five by turns (A B C D E E D C B A ...) in one process, so that all see the same
+             moments of a noisy machine; a rate for each turn
 
     raw      MindSpore's MindDataset of all stored columns, batched, Shuffle.GLOBAL or FALSE
+    dataset  Loader.mind_dataset(): the same columns from a MindDataset in our order
     loader   training.data.Loader over MindDataset: training batches of five columns
     ready    training.data.Loader(reader="direct"): the same batches without MindSpore
     stored   dataprep.mindrecord.IndexableSource.batches: the stored columns
@@ -44,7 +45,7 @@ from benchmarks.peers.loader_timing import (
 from dataprep.manifest import Manifest
 from training.config import ReaderName
 
-TURNS = ("raw", "loader", "ready", "stored")
+TURNS = ("raw", "dataset", "loader", "ready", "stored")
 
 
 def main() -> None:
@@ -89,7 +90,7 @@ def by_turns(
     rates: dict[str, list[float]] = {name: [] for name in opened_by}
     for turn in range(rounds + 1):
         for name in list(opened_by)[:: -1 if turn % 2 else 1]:
-            share = 1.0 if name in ("raw", "loader") else 0.3  # the others are steady
+            share = 0.3 if name in ("ready", "stored") else 1.0  # the others are steady
             rate = steady(opened_by[name](shuffle, workers), seconds * share) * seq_length
             if turn:  # the first one only warms up
                 rates[name].append(round(rate, 1))
@@ -122,9 +123,8 @@ def opener(variant: str, folder: Path, preset: str) -> Open:
         return gather(folder / "rows.npy")
     if variant == "memcpy":
         return memcpy(folder / "rows.npy")
-    return {"raw": raw, "loader": loader, "ready": ready, "stored": stored}[variant](
-        folder / preset
-    )
+    openers = {"raw": raw, "dataset": dataset, "loader": loader, "ready": ready, "stored": stored}
+    return openers[variant](folder / preset)
 
 
 def raw(out: Path) -> Open:
@@ -145,6 +145,22 @@ def raw(out: Path) -> Open:
         epochs = dataset.create_tuple_iterator(num_epochs=1 << 20, output_numpy=True)
         while True:
             yield (columns[0][:, : manifest.seq_length] for columns in epochs)
+
+    return open_loader
+
+
+def dataset(out: Path) -> Open:
+    """Our order as a plain MindDataset, all epochs from one iterator, like `raw`."""
+    from training.data import Loader
+
+    size = Manifest.load(out).seq_length
+
+    def open_loader(shuffle: bool, workers: int) -> Iterator[Batches]:
+        seed = SEED if shuffle else None
+        plain = Loader(out, batch_size=BATCH, seed=seed, workers=workers).mind_dataset()
+        epochs = plain.create_tuple_iterator(num_epochs=1 << 20, output_numpy=True)
+        while True:
+            yield (columns[0][:, :size] for columns in epochs)
 
     return open_loader
 

@@ -17,9 +17,10 @@ from benchmarks.common import ROOT
 from benchmarks.loader_data import PRESETS, made
 from benchmarks.peers.loader_timing import checksum
 
-TURNS = ("raw", "loader", "ready", "stored")
+TURNS = ("raw", "dataset", "loader", "ready", "stored")
 LABELS = {
     "raw": "MindDataset",
+    "dataset": "mindprep, MindDataset, columns as stored",
     "loader": "mindprep, MindDataset",
     "ready": "mindprep, direct",
     "stored": "mindprep, direct, columns as stored",

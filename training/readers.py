@@ -9,16 +9,15 @@ that it hands out.
 """
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from dataprep.errors import UserError
-from dataprep.mindrecord import IndexableSource
+from dataprep.mindrecord import IndexableSource, map_ahead
 from training.config import ReaderName
 from training.derive import Batch, Derive, Int64
 from training.folders import Split, check_open_files, check_workers, opens_early
@@ -165,33 +164,21 @@ class DirectReader:
     def read(self, rows: Iterable[Int64], batch: int) -> Generator[Batch, None, None]:
         """See Reader."""
         with IndexableSource(self._split.files, self._split.columns) as source:
+            for file, name in zip(self._split.files, source.names):
+                if name != Path(file).name:  # two of one size, swapped: another order of rows
+                    raise UserError(
+                        f"{file} was renamed: inside it is called {name}; run mindprep verify "
+                        "--repair on its folder"
+                    )
 
             def work(some: Int64) -> Batch:
                 return self._derive(source.read(some), some)
 
             some_rows = blocks(rows, batch, block_rows(self._split, batch))
             alone = self._workers == 1
-            made = map(work, some_rows) if alone else _ahead(work, some_rows, self._workers)
+            made = map(work, some_rows) if alone else map_ahead(work, some_rows, self._workers)
             for block in made:
                 yield from cut(block, batch)
-
-
-def _ahead(
-    work: Callable[[Int64], Batch], inputs: Iterable[Int64], threads: int
-) -> Iterator[Batch]:
-    """map(work, inputs) by a pool of threads, as many results before they are wanted."""
-    pending: deque[Future[Batch]] = deque()
-    with ThreadPoolExecutor(threads, "direct-reader") as pool:
-        try:
-            for item in inputs:
-                pending.append(pool.submit(work, item))
-                if len(pending) > threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
 
 
 def block_rows(split: Split, batch: int) -> int:

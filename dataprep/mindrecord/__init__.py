@@ -5,6 +5,7 @@ places the rows, `header` and `index` describe the file, `writer` and `reader` p
 `source` reads many shards as one. `lanes` has the vectors of the hot loops.
 """
 
+from dataprep.mindrecord.ahead import map_ahead
 from dataprep.mindrecord.header import Field, Layout
 from dataprep.mindrecord.layout import fit_layout
 from dataprep.mindrecord.reader import ShardReader
@@ -19,5 +20,6 @@ __all__ = [
     "ShardReader",
     "ShardWriter",
     "fit_layout",
+    "map_ahead",
     "rebuild_index",
 ]

@@ -135,7 +135,10 @@ class ShardReader:
             if len(rows) != header.rows or ((pages < 0) | (pages >= len(header.pages))).any():
                 raise ValueError(f"it does not belong to the {header.rows:,} rows beside it")
         except ValueError as e:
-            raise UserError(f"the index {path} is missing or damaged: {e}; {CURE}") from e
+            raise UserError(
+                f"the index {path} is missing or damaged: {e}; "
+                "mindprep verify --repair makes it again"
+            ) from e
         # MindSpore goes by the name in the index; that in the header may be an earlier one.
         if name != self.path.name:
             raise self._renamed(path, name)
@@ -153,5 +156,6 @@ class ShardReader:
     def _renamed(self, path: Path, name: str) -> UserError:
         return UserError(
             f"{path} was renamed: inside it is called {name}, and MindRecord finds rows only "
-            f"under that name; rename it back (another folder is fine) or build it again"
+            "under that name; rename it back (another folder is fine), or let mindprep verify "
+            "--repair do it"
         )

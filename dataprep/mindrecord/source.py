@@ -1,18 +1,16 @@
 """Rows of many shards as one sequence, at the speed of memory."""
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from dataprep.errors import UserError
+from dataprep.mindrecord.ahead import map_ahead
 from dataprep.mindrecord.chain import row_ends
 from dataprep.mindrecord.decode import DamagedRow, decode_rows
 from dataprep.mindrecord.encode import Int32, Int64
@@ -20,8 +18,6 @@ from dataprep.mindrecord.filemap import FileMap
 from dataprep.mindrecord.header import Field
 from dataprep.mindrecord.reader import CURE, map_shard, read_shard_header
 
-S = TypeVar("S")
-T = TypeVar("T")
 BLOCK_BYTES = 1 << 20  # of arrays that one call decodes: few calls, and still in the cache
 AHEAD_BYTES = 4 << 20  # the same in a pool, where handing a block over costs more
 
@@ -46,14 +42,18 @@ class IndexableSource:
     """Column -> length of its int32 array, in the order asked for."""
     starts: Int64
     """int64 [files + 1]: number of the first row of each file, and the number of rows."""
+    names: list[str]
+    """What each file is called inside. Another name than its own: it was renamed."""
 
     def __init__(self, files: Sequence[Path | str], columns: Sequence[str] | None = None) -> None:
         """Reads the headers of all files. `columns`: those to read; default: all."""
         self._paths = [Path(file) for file in files]
+        self.names = []
         schema: dict[str, Field] = {}
         starts, file_ends, pages = [0], [], []
         for i, path in enumerate(self._paths):
             header = read_shard_header(path)
+            self.names.append(header.name)
             if i == 0:
                 schema, self._fields = header.schema, header.blob_fields
                 self.columns = self._chosen(header.columns, columns)
@@ -137,7 +137,7 @@ class IndexableSource:
         size = BLOCK_BYTES if threads == 1 else AHEAD_BYTES
         rooms = map(self._room, self._blocks(rows, batch, size))
         fill = self._fill
-        for block in map(fill, rooms) if threads == 1 else _ahead(fill, rooms, threads):
+        for block in map(fill, rooms) if threads == 1 else map_ahead(fill, rooms, threads):
             for i in range(0, len(next(iter(block.values()))), batch):
                 yield {name: values[i : i + batch] for name, values in block.items()}
 
@@ -232,22 +232,6 @@ def _difference(schema: dict[str, Field], first: dict[str, Field]) -> str:
         for s in (schema.get(names[0]), first.get(names[0]))
     ]
     return f"has the field {names[0]!r} as {told[0]}, but {told[1]} is in"
-
-
-def _ahead(work: Callable[[S], T], inputs: Iterator[S], threads: int) -> Iterator[T]:
-    """map(work, inputs) in a pool, `threads` results ahead of the one that is used."""
-    waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(threads, "decode") as pool:
-        try:
-            for item in inputs:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:  # also when the caller has had enough
-            for future in waiting:
-                future.cancel()
 
 
 @njit(nogil=True, cache=True)
