@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _encoder(manifest: Manifest) -> Encoder:
+    if not manifest.tokenizer.path:
+        raise UserError("this data was imported without its tokenizer; use --ids to see ids")
     path = Path(manifest.tokenizer.path)
     if not path.is_file() or sha256_file(path) != manifest.tokenizer.sha256:
         raise UserError(

@@ -26,6 +26,9 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 PARQUET_MAGIC, FILE_MAGIC, STREAM_MAGIC = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _BUFFER = 1 << 20  # bytes of a Parquet column read at a time
 
+# What pyarrow raises for damaged files.
+DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
+
 
 @dataclass(frozen=True)
 class ArrowFile:
@@ -64,7 +67,7 @@ class ArrowFile:
                 source.seek(0)
                 for batch in pa.ipc.open_stream(source, options=options):
                     yield batch.column(0)
-        except (OSError, EOFError, pa.ArrowException) as e:
+        except (*DAMAGE, EOFError) as e:
             raise _unreadable(self.path, "Arrow", e) from e
 
     def _options(self, schema: pa.Schema) -> pa.ipc.IpcReadOptions:
@@ -86,7 +89,7 @@ class ParquetFile:
                 meta = parquet.metadata
                 rows = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
                 found = _look(self.path, self._batches(parquet, range(len(rows))))
-        except (OSError, pa.ArrowException) as e:
+        except DAMAGE as e:
             raise _unreadable(self.path, "Parquet", e) from e
         return found._replace(begins=_begins(rows))
 
@@ -102,7 +105,7 @@ class ParquetFile:
                 for column in self._batches(parquet, groups.tolist()):
                     yield from _lists(self.path, at, column)
                     at += len(column)
-        except (OSError, pa.ArrowException) as e:
+        except DAMAGE as e:
             raise _unreadable(self.path, "Parquet", e) from e
 
     def _open(self) -> pq.ParquetFile:
@@ -121,17 +124,14 @@ class ParquetFile:
 
 def _batch_rows(group: pq.RowGroupMetaData, column: str) -> int:
     """How many rows to hold at a time: about READ_BYTES of ids of eight bytes."""
-    values = max(
-        group.column(i).num_values
-        for i in range(group.num_columns)
-        if group.column(i).path_in_schema.split(".")[0] == column
-    )
+    parts = (group.column(i) for i in range(group.num_columns))
+    values = max(p.num_values for p in parts if p.path_in_schema.startswith(f"{column}."))
     return max(1, READ_BYTES // 8 * group.num_rows // max(values, 1))
 
 
 def _look(path: Path, columns: Iterator[pa.Array]) -> Found:
     """Lengths of all documents; a reader can begin at each batch."""
-    lengths = [_lengths(column) for column in columns]
+    lengths = [_lengths(path, column) for column in columns]
     found = np.concatenate([np.zeros(0, np.int64), *lengths])
     return Found(found, _begins([len(part) for part in lengths]), [])
 
@@ -142,13 +142,18 @@ def _begins(rows: list[int]) -> np.ndarray:
     return starts[np.array(rows, np.int64) > 0].astype(np.int64)
 
 
-def _lengths(column: pa.Array) -> np.ndarray:
+def _lengths(path: Path, column: pa.Array) -> np.ndarray:
+    """int64 [documents]; 0 of a null. Raises UserError when offsets point anywhere."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as e:
+        raise UserError(f"{path} is damaged: {' '.join(str(e).split())}; make it again") from e
     return np.asarray(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
 
 
 def _lists(path: Path, first: int, column: pa.Array) -> Iterator[Lists]:
     """A batch's documents, about READ_BYTES at a time."""
-    length = _lengths(column)
+    length = _lengths(path, column)
     values = column.flatten()  # without what null lists may hide
     offsets = np.concatenate([[0], np.cumsum(length)])
     if values.null_count:

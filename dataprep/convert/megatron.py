@@ -247,6 +247,8 @@ def create(
             f"IndexedDataset holds at most {_MAX_LENGTH:,}"
         )
     for path in (data, index):
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is no file, and in the way; choose another prefix")
         if path.exists() and not overwrite:
             raise UserError(f"{path} exists; choose another prefix, or set overwrite: true")
     temporary = unfinished(data), unfinished(index)

@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 VERSION = "3.0"
 NAME = "[0-9a-zA-Z_]+"  # of a field, as MindRecord takes it
 MAX_PAGE = 1 << 28  # bytes, MindRecord's own limit
-TYPES = ("int32", "int64", "float32", "float64", "string", "bytes")
+NUMBERS = ("int32", "int64", "float32", "float64")
+TYPES = (*NUMBERS, "string", "bytes")
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def _parse(raw: Mapping[str, Any]) -> Header:
         shape = tuple(map(int, entry["shape"])) if "shape" in entry else None
         schema[name] = Field(str(entry["type"]), shape)
         wrong = shape is not None and (not shape or min(shape) < -1 or shape.count(-1) > 1)
-        if wrong or schema[name].type not in TYPES:
+        if wrong or schema[name].type not in (TYPES if shape is None else NUMBERS):
             raise ValueError(f"its field {name!r} is of the unknown kind {entry}")
     names = [name for name, what in schema.items() if what.is_blob]
     if described["blob_fields"] != names:
@@ -245,14 +246,21 @@ def _check_pages(header: Header) -> None:
     layout = header.layout
     if layout.header_size < 0 or not 0 < layout.page_size <= MAX_PAGE:
         raise ValueError(f"its pages have {layout.page_size:,} bytes")
+    count = len(header.pages)
     for page in header.pages:
-        if not (0 <= page.page_id < len(header.pages) and 0 <= page.used <= layout.page_size):
+        if not (0 <= page.page_id < count and 0 <= page.used <= layout.page_size):
             raise ValueError(f"its page {page.page_id} has {page.used:,} bytes")
+        if not all(0 <= number <= count for number in (page.type_id, *(g for g, _ in page.groups))):
+            raise ValueError(f"its page {page.page_id} names a row group that cannot be")
+    if len({page.page_id for page in header.pages}) < count:
+        raise ValueError("two of its pages are one")
     row = 0
     for page in header.blobs:  # the shortest row is its own length, 8 bytes
         if page.first_row != row or not 0 <= page.end_row - row <= page.used // 8:
             raise ValueError(f"its pages do not tell where row {row:,} is")
         row = page.end_row
-    for name, length in header.columns.items():
-        if length > layout.page_size:
-            raise ValueError(f"its column {name!r} has arrays of {length:,} elements")
+    least = sum(5 * length // 4 for length in header.columns.values())  # bytes of the shortest row
+    if least > layout.page_size:
+        raise ValueError(
+            f"a row of its columns has {least:,} bytes or more, which no page can hold"
+        )

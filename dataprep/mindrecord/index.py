@@ -8,6 +8,7 @@ MindSpore finds the data by that name, which is why a renamed shard cannot be re
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -77,17 +78,20 @@ def read_index(path: Path) -> tuple[str, Int64]:
         "SELECT ROW_ID, PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, "
         "PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END FROM INDEXES ORDER BY ROW_ID"
     )
+    # Tables: what a view makes has no bounds.
+    tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN (?, ?)"
     if not path.is_file():
         raise ValueError("it does not exist")
     # "immutable" spares locks, which a read-only folder refuses.
-    db = sqlite3.connect(path.resolve().as_uri() + "?mode=ro&immutable=1", uri=True)
+    uri = path.resolve().as_uri() + "?mode=ro&immutable=1"
     try:
-        ((name,),) = db.execute("SELECT NAME FROM SHARD_NAME").fetchall()
-        records = np.fromiter(db.execute(query), "i8, i8, i8, i8, i8, i8, i8")
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            if db.execute(tables, ("INDEXES", "SHARD_NAME")).fetchone() != (2,):
+                raise ValueError("it lacks the tables INDEXES and SHARD_NAME")
+            ((name,),) = db.execute("SELECT NAME FROM SHARD_NAME").fetchall()
+            records = np.fromiter(db.execute(query), "i8, i8, i8, i8, i8, i8, i8")
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as e:
         raise ValueError(str(e)) from e
-    finally:
-        db.close()
     rows = records.view(np.int64).reshape(-1, 7)
     if not np.array_equal(rows[:, 0], np.arange(len(rows))):
         raise ValueError("its row numbers have gaps")

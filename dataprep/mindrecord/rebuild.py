@@ -102,11 +102,16 @@ def _index_fields(
             rows.append(raw_values(header.schema, data.content(at + first + PREFIX, at + stop)))
         except ValueError as e:
             raise ValueError(f"row {row:,}: {e}") from e
-    # As FileWriter: 0.1 of a float32 field is 0.1 in the index, not 0.10000000149011612.
-    shortest: dict[str, Callable[..., float]] = {"float32": lambda v: float(str(np.float32(v)))}
+    shortest: dict[str, Callable[..., float]] = {"float32": _shortest}
     fields: list[tuple[str, str, Sequence[int | float | str]]] = []
     for field in header.index_fields:
         kind = header.schema[field].type
         same = shortest.get(kind, lambda v: v)
         fields.append((field, kind, [same(row[field]) for row in rows]))
     return fields
+
+
+def _shortest(value: float) -> float:
+    """A value of a float32 field as FileWriter puts it into the index: 0.1, not
+    0.10000000149011612; but a Python float that no float32 is, as it stands in the row."""
+    return value if float(np.float32(value)) != value else float(str(np.float32(value)))

@@ -46,7 +46,8 @@ def verify(
     """
     start = time.monotonic()
     if not out_dir.is_dir():
-        raise UserError(f"{out_dir} is not a folder; name an output folder of build_corpus")
+        what = "is not a folder" if out_dir.exists() else "does not exist"
+        raise UserError(f"{out_dir} {what}; name an output folder of build_corpus, or a file")
     verdict = Verdict()
     if fast:
         verdict.reader = "mindprep's own reader"

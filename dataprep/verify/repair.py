@@ -40,10 +40,17 @@ def repair_folder(folder: Folder, verdict: Verdict) -> None:
         for shard in shards:
             _rebuild_index(folder.path, shard, verdict)
     state, _ = mindformers_state(folder)
+    path = folder.path / mindformers.NAME
+    if (
+        state == "right"
+        and path.name in folder.listed
+        and folder.listed[path.name] != hash_file(path)
+    ):
+        change_sum(folder.path, path.name, hash_file(path))  # an earlier repair was killed here
+        verdict.repaired.append(f"{path}: its hash is noted in SHA256SUMS")
     # Its hash must be noted too, which a damaged list does not allow.
     if state in ("missing", "moved") and (folder.listed or folder.old):
         text = mindformers.render(folder.manifest, folder.path.resolve()).encode("utf-8")
-        path = folder.path / mindformers.NAME
         with atomic_path(path) as tmp:
             tmp.write_bytes(text)
         change_sum(folder.path, mindformers.NAME, hashlib.sha256(text).hexdigest())

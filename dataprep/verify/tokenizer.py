@@ -29,6 +29,9 @@ def check_tokenizer(manifest: Manifest, verdict: Verdict) -> Special:
         bos=info.bos_id if bos and info.bos_id is not None else -1,
         eos=info.eos_id if eos else -1,
     )
+    if not info.path:
+        verdict.notes.append("imported without its tokenizer, which could not be checked")
+        return special
     path = Path(info.path)
     try:
         same = path.is_file() and sha256_file(path) == info.sha256

@@ -279,3 +279,23 @@ def test_a_selection_that_datasets_has_saved(tmp_path: Path, import_of: MakeImpo
     assert Manifest.load(config.out).inputs[0]["rows"] == 3
     export_megatron(ExportConfig(config.out_dir, str(tmp_path / "x"), quiet=True))
     assert judge.read(tmp_path / "x")[1] == by_judge(folder)
+
+
+def test_offsets_that_point_anywhere(tmp_path: Path, import_of: MakeImport) -> None:
+    table = pa.table({"input_ids": pa.array([[1, 2, 3]] * 50, pa.list_(pa.int32()))})
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    data = bytearray(path.read_bytes())
+    at = data.find(np.array([0, 3, 6, 9], "<i4").tobytes()) + 4 * 20
+    for wrong in (1 << 30, 30, -5):
+        data[at : at + 4] = np.array([wrong], "<i4").tobytes()
+        path.write_bytes(data)
+        with pytest.raises(UserError, match="a.arrow is damaged: .*make it again"):
+            import_tokens(import_of(path))
+
+
+def test_a_column_with_a_dot(tmp_path: Path, import_of: MakeImport) -> None:
+    lists = pa.array([[1, 2], [3]], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"tok.ids": lists}), tmp_path / "a.parquet")
+    assert read_all(ParquetFile(tmp_path / "a.parquet", "tok.ids")) == [[1, 2], [3]]

@@ -279,3 +279,14 @@ def test_a_full_disk(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "x.bin: File too large; free some space, then run again" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_the_way_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").mkdir()
+    (tmp_path / "x.idx").write_bytes(b"of somebody")
+    with (
+        pytest.raises(UserError, match="x.bin is no file, and in the way"),
+        create(tmp_path / "x", np.uint16, np.array([1]), overwrite=True),
+    ):
+        pass
+    assert (tmp_path / "x.idx").read_bytes() == b"of somebody"

@@ -125,6 +125,23 @@ def test_a_moved_folder(config_for: Make, tmp_path: Path) -> None:
     subprocess.run(check, cwd=moved, check=True)
 
 
+def test_a_repair_killed_before_it_noted_the_hash(
+    config_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.move(built(config_for()), moved)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("dataprep.verify.repair.change_sum", killed)
+        verify(moved, fast=True, repair=True)
+    assert verify(moved, fast=True).defects != []
+    verdict = verify(moved, fast=True, repair=True)
+    assert (len(verdict.repaired), verdict.defects) == (1, [])
+
+
 def test_what_cannot_be_mended_is_left(one: Path) -> None:
     """A damaged data file, its index lost: none is made for it."""
     data = bytearray((one / SHARD).read_bytes())

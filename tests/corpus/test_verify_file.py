@@ -161,7 +161,7 @@ def test_refusals(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(UserError, match="there is no file"):
         verify_file(tmp_path / "absent.mindrecord")
     assert main(["verify", str(tmp_path / "absent.mindrecord")]) == 2
-    assert "is not a folder; name an output folder" in capsys.readouterr().err
+    assert "does not exist; name an output folder" in capsys.readouterr().err
 
 
 def test_a_path_with_chinese_characters_and_spaces(ours: Path, tmp_path: Path) -> None:

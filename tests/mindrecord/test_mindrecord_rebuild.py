@@ -1,18 +1,22 @@
 """The index made again from the data file: the very bytes, or the place of the damage."""
 
 import shutil
+import sqlite3
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import mindspore.dataset as ds
 import numpy as np
 import pytest
+from mindspore.mindrecord import FileWriter
 
 from dataprep.errors import UserError
 from dataprep.mindrecord import Layout, ShardReader, ShardWriter, fit_layout, rebuild_index
 from dataprep.mindrecord.index import index_path
+from dataprep.verify import verify_file
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_headers_that_lie_about_groups(shard: Path) -> None:
         (
             b'"row_group_ids":[{"id":0,"offset":0},{',
             b'"row_group_ids":[{"id":9,"offset":0},{',
-            "raw",
+            "page 1 names a row group that cannot be",
         ),
         (b'{"id":1,"offset":1794}', b'{"id":1,"offset":9794}', "page 1 has no byte 9,794"),
     ):
@@ -112,3 +116,23 @@ def test_headers_that_lie_about_groups(shard: Path) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read .*x: No such file"):
         rebuild_index(tmp_path / "x")
+
+
+def test_floats_that_no_float32_is(tmp_path: Path) -> None:
+    """FileWriter puts a float of a float32 field into the index as it came, or rounded: it is the
+    same number to that field."""
+    path = tmp_path / "x.mindrecord"
+    writer = FileWriter(str(path), 1)
+    writer.add_schema({"x": {"type": "float32"}, "y": {"type": "float32"}}, "numbers")
+    writer.add_index(["x", "y"])
+    writer.write_raw_data([{"x": i / 3, "y": np.float32(i / 10)} for i in range(50)])
+    writer.commit()
+    query = "SELECT * FROM INDEXES ORDER BY ROW_ID"
+    with closing(sqlite3.connect(index_path(path))) as db:
+        theirs = np.array(db.execute(query).fetchall())
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.deserialize(rebuild_index(path))
+        ours = np.array(db.execute(query).fetchall())
+    np.testing.assert_array_equal(ours[:, :8], theirs[:, :8])
+    np.testing.assert_array_equal(ours[:, 8:].astype("f4"), theirs[:, 8:].astype("f4"))
+    assert verify_file(path).defects == []
