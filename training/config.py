@@ -30,6 +30,7 @@ class Folder:
     in the next epoch."""
 
     def __post_init__(self) -> None:
+        _require(isinstance(self.path, str), "data.path", self.path, "give a path as text")
         _require("://" not in self.path, "data.path", self.path, "copy the folder to this machine")
         fits = 0 < self.weight < math.inf
         _require(fits, "data.weight", self.weight, "give a number above 0, or leave the folder out")

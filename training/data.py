@@ -13,6 +13,8 @@
 `import training.data` and a loader with reader="direct" load no MindSpore.
 """
 
+import logging
+import operator
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,7 @@ import numpy as np
 from dataprep.errors import UserError
 from training import order
 from training.config import Folder, ReaderName
-from training.derive import Batch
+from training.derive import IGNORE, Batch
 from training.folders import mix_fingerprint, open_splits
 from training.mix import mix_of
 from training.order import Epoch, epoch_at, spans, steps_until
@@ -33,6 +35,9 @@ from training.stream import stream
 Data = str | Path | Sequence[Folder]
 PREFETCH = 16  # MindSpore's own default
 SPAN = 1 << 12  # positions of the order that are computed at a time
+MAX_CONSUMED = 2**62
+READERS: tuple[ReaderName, ...] = ("mindspore", "direct")
+log = logging.getLogger(__name__)
 
 
 class Loader:
@@ -75,6 +80,22 @@ class Loader:
 
         Raises UserError when a folder, a number or this machine does not allow it.
         """
+        rank, ranks, batch_size, consumed, workers, prefetch = (
+            _whole(name, value)
+            for name, value in {
+                "rank": rank,
+                "ranks": ranks,
+                "batch_size": batch_size,
+                "consumed": consumed,
+                "data_workers": workers,
+                "prefetch": prefetch,
+            }.items()
+        )
+        seed = None if seed is None else _whole("seed", seed)
+        if reader not in READERS:
+            raise UserError(f"reader is {reader!r}: give one of {', '.join(READERS)}")
+        if vocab_size is not None and _whole("vocab_size", vocab_size) < 1:
+            raise UserError(f"vocab_size is {vocab_size}: give a number above 0, or none")
         if not 0 <= rank < ranks:
             raise UserError(f"rank is {rank} of {ranks}: give 0 to {ranks - 1}")
         for name, value in {"batch_size": batch_size, "prefetch": prefetch}.items():
@@ -82,7 +103,7 @@ class Loader:
                 raise UserError(f"{name} is {value}: give a number above 0")
         if seed is not None and not 0 <= seed <= order.MAX_SEED:
             raise UserError(f"seed is {seed}: give a number from 0 to {order.MAX_SEED}, or none")
-        if consumed < 0:
+        if not 0 <= consumed <= MAX_CONSUMED:
             raise UserError(f"consumed is {consumed}: give 0 or more rows")
         self.splits = open_splits(data, split)
         self.mix = mix_of([s.rows for s in self.splits], [s.weight for s in self.splits], seed)
@@ -143,12 +164,16 @@ class Loader:
 
     def trimmed(self) -> list[str]:
         """`FILE row I` of the rows at the present epoch's end that are not read."""
-        positions = np.arange(self.rows - self.epoch.trimmed_rows, self.rows)
+        return self._named(self.epoch.number, self.rows - self.epoch.trimmed_rows)
+
+    def _named(self, epoch: int, first: int) -> list[str]:
+        """Rows of an epoch from a position on."""
+        positions = np.arange(first, self.rows)
         folders, nth = self.mix.places(positions)
         rows = np.empty(len(positions), np.int64)
         for f in range(len(self.splits)):
             ours = folders == f
-            rows[ours] = self.mix.folder_order(f, self.epoch.number, nth[ours])
+            rows[ours] = self.mix.folder_order(f, epoch, nth[ours])
         return [self.splits[f].named(row) for f, row in zip(folders.tolist(), rows.tolist())]
 
     def state(self) -> dict[str, Any]:
@@ -167,9 +192,13 @@ class Loader:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state` was taken.
 
-        Raises UserError when it is of other data, another split, seed, or order of rows.
+        Where a larger step than before does not fit into the rest of the epoch, that rest is not
+        read, and a warning names it. Raises UserError when it is of other data, another split,
+        seed, or order of rows.
         """
         mine = self.state()
+        if not isinstance(state, Mapping):
+            raise UserError(f"the loader's state is {state!r:.60}, no mapping; start over")
         if state.keys() != mine.keys():
             raise UserError(
                 f"the loader's state has the keys {sorted(state)}, not {sorted(mine)}: damaged, or "
@@ -187,10 +216,19 @@ class Loader:
                     f"{mine[key]} here; use the same again, or start over"
                 )
         consumed = state["consumed"]
-        if not isinstance(consumed, int) or consumed < 0:
+        good = isinstance(consumed, int) and not isinstance(consumed, bool)
+        if not good or not 0 <= consumed <= MAX_CONSUMED:
             raise UserError(f"the loader's state is damaged: consumed is {consumed!r}; start over")
         self.close()
         self._move(consumed)
+        if self.consumed > consumed:
+            epoch, first = divmod(consumed, self.rows)
+            rest = self._named(epoch, first)
+            told = f"{', '.join(rest[:8])}{', …' if len(rest) > 8 else ''}"
+            log.warning(
+                "%d rows at the end of epoch %d do not fill a step of %d and are not read: %s",
+                *(len(rest), epoch, self.step_rows, told),
+            )
 
     def mind_dataset(self, columns: Sequence[str] | None = None) -> Any:
         """The rest of this epoch for this rank as a ds.MindDataset of stored columns, batched.
@@ -203,6 +241,8 @@ class Loader:
             raise UserError("a mix of folders is no single MindDataset; iterate over the loader")
         (split,) = self.splits
         check_mindspore(self.splits, self._workers)
+        if split.weight > 1:
+            raise UserError("a folder of weight above 1 is no single MindDataset; iterate over it")
         now = self.epoch
         positions = now.position + self.rank + self.ranks * np.arange(now.steps * self.batch_size)
         rows = self.mix.folder_order(0, now.number, positions)
@@ -242,4 +282,16 @@ def eval_batches(
     positions = np.arange(min(mix.rows, limit * batch_size))
     for batch in stream(mix, readers, lambda: iter([(0, positions)]), batch_size):
         missing = batch_size - len(batch["input_ids"])
-        yield {name: np.pad(rows, ((0, missing), (0, 0))) for name, rows in batch.items()}
+        fills = {name: IGNORE if name == "labels" else 0 for name in batch}
+        yield {
+            name: np.pad(rows, ((0, missing), (0, 0)), constant_values=fills[name])
+            for name, rows in batch.items()
+        }
+
+
+def _whole(name: str, value: Any) -> int:
+    """Any integer as a plain one, so that a state is JSON. Raises UserError for another thing."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UserError(f"{name} is {value!r}: give a whole number") from None

@@ -80,6 +80,8 @@ def open_splits(
     a folder cannot be used, or two do not go together.
     """
     folders = [Folder(str(data))] if isinstance(data, str | Path) else list(data)
+    if not folders or not all(isinstance(folder, Folder) for folder in folders):
+        raise UserError(f"data is {data!r:.100}: give a folder, or a list of training.Folder")
     splits = []
     for folder in folders:
         out_dir = Path(folder.path)

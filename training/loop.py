@@ -18,6 +18,7 @@ from dataprep.manifest import TokenizerInfo
 from training import checkpoint, metrics
 from training.config import TrainConfig
 from training.data import Loader, eval_batches
+from training.folders import check_open_files, open_splits
 from training.gradients import accumulate, gradient_function, loss_function, tensors
 from training.model import Decoder, initialize
 from training.optimizer import AdamW, clip
@@ -83,6 +84,9 @@ class Trainer:
             vocab_size=config.model.vocab_size,
         )
         self.has_eval = any(split.manifest.rows("eval") for split in self.batches.splits)
+        if self.has_eval and config.eval_batches and config.reader == "mindspore":
+            held_out = open_splits(config.data, "eval", skip_empty=True)
+            check_open_files([*self.batches.splits, *held_out], config.data_workers)
         self.vocab_size = _vocab_size(config, self.batches.splits[0].manifest.tokenizer)
         self.model = Decoder(config.model, self.vocab_size, config.compute_dtype)
         initialize(self.model, config.model, config.seed)

@@ -21,9 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from dataprep.errors import UserError
 from training.order import Int64, order
 
 Int32 = npt.NDArray[np.int32]
+MOST = 10**9  # rows of a folder in an epoch of a mix: their products fit into 64 bits
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,20 @@ class Mix:
 
 def mix_of(folder_rows: Sequence[int], weights: Sequence[float], seed: int | None) -> Mix:
     """The mix of folders with these numbers of rows."""
-    counts = (max(1, int(w * n + 0.5)) for w, n in zip(weights, folder_rows, strict=True))
-    return Mix(tuple(folder_rows), tuple(counts), seed)
+    counts = tuple(max(1, int(w * n + 0.5)) for w, n in zip(weights, folder_rows, strict=True))
+    if len(counts) > 1 and max(counts) > MOST:
+        raise UserError(
+            f"data.weight: a folder gives {max(counts):,} rows to an epoch of the mix; give "
+            f"weights by which it is at most {MOST:,}"
+        )
+    return Mix(tuple(folder_rows), counts, seed)
 
 
 @njit(nogil=True, cache=True)
 def alternate(counts: Int64, positions: Int64) -> tuple[Int32, Int64]:
     """(folder, which of its rows in this epoch) at ascending positions of an epoch of the mix.
 
-    counts: c_f, each at most 10^9. Nothing before the first position is walked through.
+    counts: c_f, each at most MOST. Nothing before the first position is walked through.
     """
     folders = len(counts)
     total = np.sum(counts)

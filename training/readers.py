@@ -12,7 +12,8 @@ import contextlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from threading import Lock
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -29,11 +30,18 @@ FIRST_WINDOW, WINDOW = 1 << 14, 1 << 20
 BLOCK_BYTES, BLOCK_ROWS = 1 << 19, 1 << 10
 
 
+_SETTING = Lock()  # MindSpore's prefetch size is one for the whole process
+NONE_NEAR: Int64 = np.zeros(0, np.int64)  # among row numbers: wait for no more, there are none near
+
+
 class Reader(Protocol):
     """Reads one split in a given order."""
 
     def read(self, rows: Iterable[Int64], batch: int) -> Generator[Batch, None, None]:
         """Batches of at most `batch` rows, in the order of `rows`.
+
+        Among the rows may be NONE_NEAR: what was read up to there is given out. A batch is asked
+        for when it is due, so there are rows behind it.
 
         Raises UserError when a shard is damaged or a row holds what it must not.
         """
@@ -49,26 +57,33 @@ class MindSporeReader:
 
     def read(self, rows: Iterable[Int64], batch: int) -> Generator[Batch, None, None]:
         """See Reader."""
-        block = block_rows(self._split, batch)
         early = opens_early(self._split, self._workers)
-        opened = (
-            _Pipeline(self._split, window, block, self._workers, self._prefetch)
-            for window in windows(rows, batch, self._split.rows)
-        )
-        following = now = next(opened, None)
+        opened = self._open(rows, batch)
+        now = following = None
         try:
-            while now is not None:
+            while (now := following or next(opened, None)) is not None:
                 following = None
-                for some, stored in now:
-                    if early and now.ends_soon and following is None:
-                        following = next(opened, None)
-                    yield from cut(self._derive(stored, some), batch)
-                now.close()
-                now = following or next(opened, None)
+                if isinstance(now, _Pipeline):
+                    asked = False
+                    for some, stored in now:
+                        if early and now.ends_soon and not asked:
+                            following, asked = next(opened, None), True
+                        yield from cut(self._derive(stored, some), batch)
+                    now.close()
         finally:
             for pipeline in (now, following):
-                if pipeline is not None:
+                if isinstance(pipeline, _Pipeline):
                     pipeline.close()
+
+    def _open(
+        self, rows: Iterable[Int64], batch: int
+    ) -> Iterator["_Pipeline | Literal['none near']"]:
+        block = block_rows(self._split, batch)
+        for window in windows(rows, batch, self._split.rows):
+            if len(window):
+                yield _Pipeline(self._split, window, block, self._workers, self._prefetch)
+            else:
+                yield "none near"
 
 
 class _Pipeline:
@@ -78,9 +93,9 @@ class _Pipeline:
         import mindspore.dataset as ds
 
         self._split, self._rows, self._block, self._done = split, rows, block, 0
-        before = ds.config.get_prefetch_size()
-        with self._told():
+        with self._told(), _SETTING:
             dataset = mind_dataset(split.files, split.columns, rows, workers).batch(block)
+            before = ds.config.get_prefetch_size()
             ds.config.set_prefetch_size(prefetch)  # global, and read when a pipeline starts
             try:
                 # Without a copy: the arrays are MindSpore's own buffers, which they keep alive.
@@ -112,7 +127,7 @@ class _Pipeline:
         """MindSpore's long errors become one line."""
         try:
             yield
-        except RuntimeError as e:
+        except (RuntimeError, ValueError) as e:  # the latter for a file that has gone
             cause = (str(e).partition("[ERROR] ")[2] or str(e)).splitlines()[0]
             raise UserError(
                 f"cannot read the shards of {self._split.out_dir}: {cause} Run verify on it."
@@ -130,7 +145,8 @@ def mind_dataset(files: list[str], columns: list[str], rows: Int64, workers: int
 
 
 def windows(rows: Iterable[Int64], batch: int, limit: int) -> Iterator[Int64]:
-    """The same stream in larger arrays: whole batches where possible, at most `limit` rows each.
+    """The same stream in larger arrays: whole batches where possible, at most `limit` rows each;
+    all that is there, and be it nothing, at NONE_NEAR.
 
     MindSpore refuses more row numbers than there are rows.
     """
@@ -138,6 +154,11 @@ def windows(rows: Iterable[Int64], batch: int, limit: int) -> Iterator[Int64]:
     held: list[Int64] = []
     have = 0
     for some in rows:
+        if not len(some):  # NONE_NEAR
+            rest = np.concatenate([some, *held])
+            for at in range(0, max(1, len(rest)), limit):
+                yield rest[at : at + limit]
+            held, have = [], 0
         held.append(some)
         have += len(some)
         while have >= (most := max(batch, min(size, limit) // batch * batch)):
@@ -196,11 +217,15 @@ def cut(rows: Batch, batch: int) -> Iterator[Batch]:
 def blocks(rows: Iterable[Int64], first: int, most: int) -> Iterator[Int64]:
     """The same stream in arrays of `first` rows, doubling up to `most`, so that it starts soon.
 
-    The last may be shorter.
+    The last may be shorter; so is what is left, and be it nothing, at NONE_NEAR.
     """
     size = first
     held = np.zeros(0, np.int64)
     for some in rows:
+        if not len(some):
+            yield held
+            held = some
+            continue
         held = np.concatenate([held, some])
         at = 0
         while len(held) - at >= size:

@@ -174,6 +174,68 @@ def test_a_mix_resumes_at_every_position(mix: list[Folder], seed: int | None) ->
             next(first)
 
 
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_rank_that_needs_no_row_of_a_folder(
+    numbered: Numbered, reader: Any, workers: int
+) -> None:
+    """Even folders on two ranks: rank 0 gets one of them only, but for the rest of an epoch that
+    is begun at an odd place. Nobody may look for more of the other for ever."""
+    data = [
+        Folder(str(numbered(40, name="a", vocab_size=140))),
+        Folder(str(numbered(40, 100, name="b", vocab_size=140))),
+    ]
+    one = flat(rows(data, 240, 1, seed=7, reader="direct"))
+    for ranks in (1, 2, 4):
+        for consumed in (0, 3, 37, 75):
+            options: dict[str, Any] = {
+                "ranks": ranks,
+                "seed": 7,
+                "reader": reader,
+                "workers": workers,
+            }
+            begin = consumed + (5 if consumed == 75 and ranks == 4 else 0)  # too few for a step
+            parts = [
+                rows(data, 40 // ranks, 2, rank=rank, consumed=consumed, **options)
+                for rank in range(ranks)
+            ]
+            rest = 80 - begin % 80
+            steps = min(40 // ranks, rest // (2 * ranks))
+            got = [
+                parts[rank][step][i]
+                for step in range(steps)
+                for i in range(2)
+                for rank in range(ranks)
+            ]
+            assert got == one[begin : begin + len(got)]
+            assert all(len(batch) == 2 for part in parts for batch in part)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_batch_larger_than_a_folder_of_weight_two(numbered: Numbered, reader: Any) -> None:
+    made = rows([Folder(str(numbered(11)), 2.0)], 4, 16, seed=5, reader=reader)
+    assert [len(batch) for batch in made] == [16] * 4
+
+
+def test_a_larger_step_names_what_it_leaves(
+    numbered: Numbered, caplog: pytest.LogCaptureFixture
+) -> None:
+    out_dir = numbered(11)
+    loader = Loader(out_dir, batch_size=4)
+    loader.restore({**loader.state(), "consumed": 8})
+    assert loader.consumed == 11
+    assert "3 rows at the end of epoch 0 do not fill a step of 4" in caplog.text
+    assert "train-00001-of-00002.mindrecord row 2, " in caplog.text
+
+
+def test_numpys_integers_are_integers(numbered: Numbered) -> None:
+    loader = Loader(numbered(11), seed=np.int64(3), batch_size=np.int32(2), consumed=np.int64(4))
+    assert json.loads(json.dumps(loader.state()))["consumed"] == 4
+    next(loader)
+    json.dumps(loader.state())
+
+
 def test_one_folder_in_a_list_is_that_folder(numbered: Numbered) -> None:
     out_dir = numbered(11)
     alone, listed = Loader(out_dir, seed=5), Loader([Folder(str(out_dir))], seed=5)
@@ -261,7 +323,9 @@ def test_a_state_of_something_else_is_refused(numbered: Numbered) -> None:
         loader.restore({**state, "order": "other"})
     with pytest.raises(UserError, match=r"has the keys \['consumed'\]"):
         loader.restore({"consumed": 3})
-    for damaged in (-1, "3", None, 2.5):
+    with pytest.raises(UserError, match="state is None, no mapping"):
+        loader.restore(None)
+    for damaged in (-1, "3", None, 2.5, True, 10**30):
         with pytest.raises(UserError, match="state is damaged: consumed is"):
             loader.restore({**state, "consumed": damaged})
 
@@ -274,6 +338,10 @@ def test_a_state_of_something_else_is_refused(numbered: Numbered) -> None:
         ({"prefetch": 0}, "prefetch is 0: give a number above 0"),
         ({"seed": -1}, "seed is -1: give a number from 0"),
         ({"consumed": -1}, "consumed is -1: give 0 or more rows"),
+        ({"consumed": 10**30}, "give 0 or more rows"),
+        ({"seed": 3.5}, "seed is 3.5: give a whole number"),
+        ({"reader": "mindspre"}, "reader is 'mindspre': give one of mindspore, direct"),
+        ({"vocab_size": -5}, "vocab_size is -5: give a number above 0"),
         ({"split": "eval"}, "has no split 'eval'; it has: train"),
         ({"workers": 0}, "data_workers is 0: give 1 to"),
         ({"workers": 4096, "reader": "direct"}, "data_workers is 4096: give 1 to"),
