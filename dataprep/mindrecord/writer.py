@@ -5,13 +5,14 @@
             w.write(block)
     w.rows, w.bytes, w.sha256, w.index_sha256
 
-What a call to `write` gets is encoded at once, about a megabyte at a time, and a thread writes each
+What a call to `write` gets is encoded at once, some megabytes at a time, and a thread writes each
 such chunk to the file while the next one is made; only the sizes of the rows are kept. At the end
 the file is flushed to disk while it is hashed.
 """
 
 import contextlib
 import hashlib
+import mmap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,14 +21,16 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dataprep.files import sha256_file, sync, unfinished, write_error
+from dataprep.files import sync, unfinished, write_error
 from dataprep.mindrecord.encode import PREFIX, Int32, Int64, UInt8, encode_rows
 from dataprep.mindrecord.header import Layout, check_columns, encode_header
 from dataprep.mindrecord.index import encode_index, index_path
 from dataprep.mindrecord.layout import row_bytes
 from dataprep.mindrecord.pages import RAW_ROW, PageTable, Run
 
-BUFFER = 1 << 20  # encode about this many bytes at a time, so that they are still in the cache
+# Encode about this many bytes at a time: less often handed to the thread than is felt, and still in
+# the cache when it writes them.
+BUFFER = 1 << 22
 
 
 class ShardWriter:
@@ -159,7 +162,7 @@ class ShardWriter:
         self._settle()
         self._write_header()
         synced = self._pool.submit(sync, self._tmp)
-        hashed = self._pool.submit(sha256_file, self._tmp)
+        hashed = self._pool.submit(_sha256_mapped, self._tmp)
         content = encode_index(self.path.name, self._table.locations())
         self._index_tmp.write_bytes(content)
         sync(self._index_tmp)
@@ -202,3 +205,11 @@ class ShardWriter:
             self._file.close()
         self._tmp.unlink(missing_ok=True)
         self._index_tmp.unlink(missing_ok=True)
+
+
+def _sha256_mapped(path: Path) -> str:
+    """SHA-256 of our own unfinished file, in one call: between reads, a thread would wait for the
+    interpreter, which the index is being made by.
+    """
+    with path.open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as content:
+        return hashlib.sha256(content).hexdigest()
