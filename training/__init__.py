@@ -12,8 +12,9 @@ from training.config import Folder, ModelConfig, OptimizerConfig, TrainConfig
 
 if TYPE_CHECKING:
     from training.data import Loader
-    from training.loop import TrainResult, train
+    from training.loop import train
     from training.model import Decoder
+    from training.outcome import TrainResult
 
 __all__ = [
     "Decoder",
@@ -29,7 +30,7 @@ __all__ = [
 _LAZY = {
     "Decoder": "training.model",
     "Loader": "training.data",
-    "TrainResult": "training.loop",
+    "TrainResult": "training.outcome",
     "train": "training.loop",
 }
 

@@ -1,50 +1,44 @@
-"""Checkpoints: a folder a step, complete or absent.
+"""Checkpoints: a folder a step, complete or absent, readable by any number of processes.
 
     save_dir/step-00000040/
-      weights.safetensors     float32 master weights
-      optimizer.safetensors   both moments of every weight, m.<weight> and v.<weight>
-      state.json              step, rows consumed, epoch, seed, data fingerprint, config, hashes
+      rank-00000.safetensors   what a rank owns of weights "w" and both moments "m" and "v"
+      rank-00000.json          which pieces of which tensors these are, see rankfile.py
+      ...
+      state.json               step, rows consumed, seed, data fingerprint, config, hashes
 
-A checkpoint is written under a temporary name, flushed to disk and renamed. state.json holds the
-hash of both other files and of itself, so that a damaged one is recognized and an older one used.
+saver.py writes one under a temporary name and renames it. state.json holds the hash of every other
+file and of itself, so that a damaged one is recognized and an older one used. Tensors are put
+together from the pieces by relayout.py.
 """
 
 import json
 import logging
-import os
 import re
-import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from safetensors.numpy import load_file, save_file
-
 from dataprep.errors import UserError
-from dataprep.files import (
-    TMP,
-    canonical_json,
-    fingerprint,
-    read_json,
-    sha256_file,
-    sync,
-    write_error,
-    write_json,
-)
+from dataprep.files import canonical_json, fingerprint, read_json, sha256_file
 from training.config import TrainConfig
+from training.pieces import Read
+from training.rankfile import index_name, read_rank
+from training.relayout import Tensors
 
 log = logging.getLogger(__name__)
 
-Arrays = dict[str, npt.NDArray[np.float32]]
+FORMAT = 2  # 1: two files of whole tensors, of versions before there were several processes
+STATE = "state.json"
 # What a run may not change when it continues. `steps` may grow, which stretches the schedule.
 FROZEN = (
-    "model", "optimizer", "batch_size", "micro_batch_num", "seed", "shuffle", "compute_dtype"
+    "model", "optimizer", "precision", "lora", "frozen_params", "frozen_layers", "seed", "shuffle"
 )  # fmt: skip
-FILES = ("weights.safetensors", "optimizer.safetensors")
-STATE = "state.json"
+FREE = {"offload"}  # keys inside these sections that are about where, not what
+
+
+class OtherVersion(UserError):
+    """A checkpoint that is whole, and that this version does not read."""
 
 
 @dataclass(frozen=True)
@@ -63,45 +57,40 @@ class TrainState:
     """Fingerprint of the data set's manifest, or of the mix of several."""
     config: dict[str, Any]
     """The TrainConfig as JSON."""
-    order: str = "mindspore"
-    """The rule that `consumed_rows` counts along; the default is that of versions before 0.3."""
+    order: str
+    """The rule that `consumed_rows` counts along."""
+    rows_per_step: int
+    """Rows of one optimizer step, of all replicas."""
+    seq_length: int
+    """Tokens of a row."""
+    updates: int
+    """Steps that changed the weights: the optimizer's own count."""
+    skipped: list[int]
+    """Steps whose rows were left out, since something was not finite."""
+    loss_scale: dict[str, Any]
+    """Of float16, see scale.py."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint read back, every hash checked."""
+    """A whole checkpoint, every hash checked, its tensors still on disk."""
 
     path: Path
     state: TrainState
-    weights: Arrays
-    moments: Arrays
+    ranks: int
+    """Processes that wrote it."""
+
+    tensors: Tensors
+
+    @property
+    def read(self) -> Read:
+        """Any part of any tensor, whatever layout wrote it."""
+        return self.tensors.read
 
 
-def save(save_dir: Path, state: TrainState, weights: Arrays, moments: Arrays, keep: int) -> Path:
-    """Publishes a checkpoint, removes all but the newest `keep`, and returns its folder.
-
-    Raises UserError when it cannot be written; earlier checkpoints are then untouched.
-    """
-    path = save_dir / f"step-{state.step:08d}"
-    tmp = path.with_name(path.name + TMP)
-    try:
-        shutil.rmtree(tmp, ignore_errors=True)
-        tmp.mkdir(parents=True)
-        for name, arrays in zip(FILES, (weights, moments), strict=True):
-            save_file(arrays, tmp / name)
-            sync(tmp / name)
-        hashes = {name: sha256_file(tmp / name) for name in FILES}
-        content = {**asdict(state), "files": hashes}
-        write_json(tmp / STATE, {**content, "fingerprint": fingerprint(content)})
-        if path.exists():  # a damaged one, whose step was done again
-            shutil.rmtree(path)
-        os.replace(tmp, path)
-        sync(save_dir)
-        for old in list_checkpoints(save_dir)[keep:]:
-            shutil.rmtree(old)
-    except OSError as e:
-        raise write_error(path, e) from e
-    return path
+def step_folder(save_dir: Path, step: int) -> Path:
+    """Folder of a step's checkpoint."""
+    return save_dir / f"step-{step:08d}"
 
 
 def list_checkpoints(save_dir: Path) -> list[Path]:
@@ -114,12 +103,15 @@ def list_checkpoints(save_dir: Path) -> list[Path]:
 def load_latest(save_dir: Path) -> Checkpoint | None:
     """The newest undamaged checkpoint; None when there is none at all.
 
-    A damaged one is named in a warning and passed over. Raises UserError when all are damaged.
+    A damaged one is named in a warning and passed over. Raises UserError when all are damaged, or
+    another version's.
     """
     found = list_checkpoints(save_dir)
     for path in found:
         try:
-            return load(path)
+            return open_checkpoint(path)
+        except OtherVersion:
+            raise
         except UserError as e:
             log.warning("%s; looking for an older checkpoint", e)
     if found:
@@ -130,29 +122,63 @@ def load_latest(save_dir: Path) -> Checkpoint | None:
     return None
 
 
-def load(path: Path) -> Checkpoint:
-    """Reads one checkpoint. Raises UserError when a file is missing or a hash differs."""
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Opens one checkpoint. Raises UserError when it is damaged or not complete."""
     content = read_json(path / STATE)
-    try:
-        stored, hashes = content.pop("fingerprint"), content["files"]
-        if stored != fingerprint(content):
-            raise UserError(f"{path / STATE} is damaged: its fingerprint differs")
-        for name in FILES:
-            if sha256_file(path / name) != hashes[name]:
+    if not isinstance(content, dict):
+        raise UserError(f"{path / STATE} is damaged: it holds no keys")
+    stored = content.pop("fingerprint", None)
+    if stored != fingerprint(content):
+        raise UserError(f"{path / STATE} is damaged: its fingerprint differs")
+    version, hashes = content.pop("format", 1), content.pop("files", None)
+    if version != FORMAT:
+        raise OtherVersion(
+            f"{path} is a checkpoint of format {version}, and this version reads format {FORMAT}; "
+            "finish with the version that wrote it, or choose another save_dir to start over"
+        )
+    ranks = _check_files(path, hashes)
+    state = _state(path / STATE, content)
+    pieces = (piece for rank in range(ranks) for piece in read_rank(path, rank))
+    return Checkpoint(path, state, ranks, Tensors(path, pieces))
+
+
+def _check_files(path: Path, hashes: Any) -> int:
+    """Compares every file's hash; returns the number of ranks."""
+    if not isinstance(hashes, dict) or not all(
+        re.fullmatch(r"rank-\d{5,}\.(json|safetensors)", name) for name in hashes
+    ):
+        raise UserError(f"{path / STATE} is damaged: its files are not those of ranks")
+    ranks = sum(name.endswith(".json") for name in hashes)
+    if ranks == 0 or any(index_name(rank) not in hashes for rank in range(ranks)):
+        raise UserError(f"{path / STATE} is damaged: a rank's files are not told")
+    for name, digest in hashes.items():
+        try:
+            if sha256_file(path / name) != digest:
                 raise UserError(f"{path / name} is damaged: its hash differs")
-        state = TrainState(**{k: v for k, v in content.items() if k != "files"})
-    except (KeyError, TypeError, AttributeError) as e:
-        raise UserError(f"{path / STATE} is damaged: {type(e).__name__} {e}") from e
-    except OSError as e:
-        raise UserError(f"cannot read {e.filename}: {e.strerror}") from e
-    weights, moments = (load_file(path / name) for name in FILES)
-    return Checkpoint(path, state, weights, moments)
+        except OSError as e:
+            raise UserError(f"cannot read {path / name}: {e.strerror}") from e
+    return ranks
 
 
-def check_same_run(found: Checkpoint, config: TrainConfig, loader: Mapping[str, Any]) -> None:
+def _state(path: Path, content: dict[str, Any]) -> TrainState:
+    if content.keys() != {field.name for field in fields(TrainState)}:
+        raise UserError(f"{path} is damaged: it has other keys than this version writes")
+    for field in fields(TrainState):
+        value = content[field.name]
+        kinds = {int: int, str: str, dict[str, Any]: dict, list[int]: list}
+        good = type(value) is kinds[field.type]  # type: ignore[index]
+        if not good or (type(value) is int and value < 0):
+            raise UserError(f"{path} is damaged: {field.name} is {str(value):.60}")
+    return TrainState(**content)
+
+
+def check_same_run(
+    found: Checkpoint, config: TrainConfig, loader: Mapping[str, Any], rows_per_step: int
+) -> None:
     """Raises UserError when a checkpoint is of another data set, order of rows or config.
 
-    `loader`: the present Loader's state.
+    The layout of processes may differ, and what a replica reads at a time, as long as a step has
+    equally many rows. `loader`: the present Loader's state; `rows_per_step`: of all replicas.
     """
     start_over = "or choose another save_dir to start over"
     if found.state.data != loader["data"]:
@@ -168,14 +194,27 @@ def check_same_run(found: Checkpoint, config: TrainConfig, loader: Mapping[str, 
         )
     now = json.loads(canonical_json(asdict(config)))  # as state.json has it: lists for tuples
     for key in FROZEN:
-        then = found.state.config.get(key)
-        if then != now[key]:
-            raise UserError(
-                f"{key} is {now[key]}, but {found.path} was trained with {then}; change it back, "
-                f"{start_over}"
-            )
+        _check_key(found, key, found.state.config.get(key), now[key], start_over)
+    if found.state.rows_per_step != rows_per_step:
+        raise UserError(
+            f"a step has {rows_per_step} rows (batch_size x micro_batch_num x replicas), but "
+            f"{found.path} was trained with {found.state.rows_per_step}; change batch_size or "
+            f"micro_batch_num, {start_over}"
+        )
     if found.state.step > config.steps:
         raise UserError(
             f"steps is {config.steps}, but {found.path} is at step {found.state.step}; raise "
             f"steps, {start_over}"
+        )
+
+
+def _check_key(found: Checkpoint, key: str, then: Any, now: Any, start_over: str) -> None:
+    """Raises UserError, naming the key, unless it has the value that it had."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for inner in sorted((then.keys() | now.keys()) - FREE):
+            _check_key(found, f"{key}.{inner}", then.get(inner), now.get(inner), start_over)
+    elif then != now:
+        raise UserError(
+            f"{key} is {now}, but {found.path} was trained with {then}; change it back, "
+            f"{start_over}"
         )

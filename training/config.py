@@ -1,20 +1,19 @@
-"""What a training run is told. Keys are MindFormers' names where it has them.
-
-Each class checks itself when it is made and raises UserError naming the key, its value and the
-cure. This file needs no MindSpore, so a command line can explain the keys at once.
-"""
+"""What a training run is told: folders, batches, steps, and the sections of sections.py."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from dataprep.errors import UserError
-
-
-def _require(holds: bool, key: str, value: Any, cure: str) -> None:
-    if not holds:
-        raise UserError(f"{key} is {value!r}: {cure}")
-
+from training.sections import (
+    Lora,
+    ModelConfig,
+    OptimizerConfig,
+    Parallel,
+    Precision,
+    Recompute,
+    require,
+    require_choices,
+)
 
 ReaderName = Literal["mindspore", "direct"]
 
@@ -30,78 +29,10 @@ class Folder:
     in the next epoch."""
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.path, str), "data.path", self.path, "give a path as text")
-        _require("://" not in self.path, "data.path", self.path, "copy the folder to this machine")
+        require(isinstance(self.path, str), "data.path", self.path, "give a path as text")
+        require("://" not in self.path, "data.path", self.path, "copy the folder to this machine")
         fits = 0 < self.weight < math.inf
-        _require(fits, "data.weight", self.weight, "give a number above 0, or leave the folder out")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """A decoder of the Llama family."""
-
-    vocab_size: int | None = None
-    """Rows of the embedding; None: the vocabulary of the data's tokenizer."""
-    hidden_size: int = 128
-    """Width of the residual stream (H)."""
-    num_layers: int = 4
-    num_heads: int = 4
-    """Query heads; each has hidden_size / num_heads channels, an even number for RoPE."""
-    n_kv_heads: int = 2
-    """Key and value heads, each shared by num_heads / n_kv_heads query heads."""
-    intermediate_size: int = 384
-    """Width inside the feed-forward block."""
-    rms_norm_eps: float = 1e-5
-    rope_theta: float = 10000.0
-    tie_word_embeddings: bool = True
-    """True: the output head is the embedding matrix."""
-    initializer_range: float = 0.02
-    """Standard deviation of the initial weights; less for those that end a residual branch."""
-
-    def __post_init__(self) -> None:
-        sizes = ("hidden_size", "num_layers", "num_heads", "n_kv_heads", "intermediate_size")
-        for key in (*sizes, "rms_norm_eps", "rope_theta", "initializer_range"):
-            value = getattr(self, key)
-            _require(value > 0, f"model.{key}", value, "give a number above 0")
-        if self.vocab_size is not None:
-            cure = "give a number above 0, or leave it out to take the tokenizer's"
-            _require(self.vocab_size > 0, "model.vocab_size", self.vocab_size, cure)
-        cure = f"make it a multiple of 2 x num_heads ({2 * self.num_heads})"
-        fits = self.hidden_size % (2 * self.num_heads) == 0
-        _require(fits, "model.hidden_size", self.hidden_size, cure)
-        cure = f"make it a divisor of num_heads ({self.num_heads})"
-        fits = self.num_heads % self.n_kv_heads == 0
-        _require(fits, "model.n_kv_heads", self.n_kv_heads, cure)
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW and its learning rate: linear warm-up, then a cosine down to a floor."""
-
-    learning_rate: float = 3e-3
-    """The peak, reached at the end of the warm-up."""
-    warmup_steps: int = 10
-    min_lr_ratio: float = 0.1
-    """Learning rate of the last step, as a share of the peak."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    """Decoupled; not applied to norms."""
-    max_grad_norm: float = 1.0
-    """The gradient is scaled down to this global L2 norm when it is longer."""
-
-    def __post_init__(self) -> None:
-        for key in ("learning_rate", "eps", "max_grad_norm"):
-            value = getattr(self, key)
-            _require(value > 0, f"optimizer.{key}", value, "give a number above 0")
-        for key in ("warmup_steps", "weight_decay"):
-            value = getattr(self, key)
-            _require(value >= 0, f"optimizer.{key}", value, "give 0 or more")
-        ratio = self.min_lr_ratio
-        _require(0 <= ratio <= 1, "optimizer.min_lr_ratio", ratio, "give a share from 0 to 1")
-        fits = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        cure = "give two numbers, each at least 0 and below 1"
-        _require(fits, "optimizer.betas", self.betas, cure)
+        require(fits, "data.weight", self.weight, "give a number above 0, or leave the folder out")
 
 
 @dataclass(frozen=True)
@@ -115,12 +46,23 @@ class TrainConfig:
     """Folder for checkpoints, metrics.jsonl and metrics.png."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    precision: Precision = field(default_factory=Precision)
+    parallel: Parallel = field(default_factory=Parallel)
+    recompute: Recompute = field(default_factory=Recompute)
+    lora: Lora | None = None
+    """Fine-tune by low-rank adapters."""
+    load_checkpoint: str | None = None
+    """Weights to start from: a checkpoint of ours, or a Hugging Face folder of the Llama family."""
+    frozen_params: list[str] = field(default_factory=list)
+    """Weights that are not trained: names, * stands for any text, as in layers.0.*"""
+    frozen_layers: float = 0.0
+    """Share of the layers, from the lowest, that are not trained, and the embedding with them."""
     steps: int = 60
     """Optimizer steps in all; the learning rate reaches its floor at the last."""
     batch_size: int = 8
-    """Rows of a micro batch."""
+    """Rows of a micro batch of one replica."""
     micro_batch_num: int = 1
-    """Micro batches whose gradients are added up before one optimizer step."""
+    """Micro batches of a replica whose gradients are added up before one optimizer step."""
     seed: int = 17
     """Of the initial weights, and of the row order when shuffle is on."""
     shuffle: bool = False
@@ -138,8 +80,17 @@ class TrainConfig:
     """Steps between checkpoints; 0: only after the last step."""
     keep: int = 2
     """Newest checkpoints to keep."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products; norms, softmax, loss and weights stay in float32."""
+    async_save: bool = True
+    """Write checkpoints while training goes on."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """When loss or gradient is not finite: stop; or go back to the last checkpoint, and leave the
+    rows of that step out."""
+    tensorboard: bool = True
+    """Write TensorBoard events beside metrics.jsonl."""
+    profile: int = 0
+    """Steps, after the second, whose phases are written to trace.json; 0: none."""
+    peak_tflops: float | None = None
+    """Of one device, for the share of it that is used (MFU); None: not told."""
     mode: Literal["graph", "pynative"] = "graph"
     """graph: forward and backward are compiled; pynative: run operator by operator."""
     resume: bool = True
@@ -152,31 +103,37 @@ class TrainConfig:
 
     @property
     def rows_per_step(self) -> int:
-        """Rows that one optimizer step consumes."""
+        """Rows of one replica that one optimizer step consumes."""
         return self.batch_size * self.micro_batch_num
 
     def __post_init__(self) -> None:
         for key in ("steps", "batch_size", "micro_batch_num", "data_workers", "keep"):
             value = getattr(self, key)
-            _require(value > 0, key, value, "give a number above 0")
-        for key in ("eval_batches", "eval_interval", "save_interval"):
+            require(value > 0, key, value, "give a number above 0")
+        for key in ("eval_batches", "eval_interval", "save_interval", "profile"):
             value = getattr(self, key)
-            _require(value >= 0, key, value, "give 0 or more")
+            require(value >= 0, key, value, "give 0 or more")
         if isinstance(self.data, str):
-            _require("://" not in self.data, "data", self.data, "copy the folder to this machine")
+            require("://" not in self.data, "data", self.data, "copy the folder to this machine")
             cure = "give a folder, or a list of entries with the keys path and weight"
-            _require(not self.data.startswith(("[", "{")), "data", self.data, cure)
+            require(not self.data.startswith(("[", "{")), "data", self.data, cure)
         else:
-            _require(len(self.data) > 0, "data", self.data, "name at least one folder")
-        _require(0 <= self.seed < 2**32, "seed", self.seed, "give a number from 0 to 2**32 - 1")
-        choices = {
-            "compute_dtype": ("float32", "bfloat16"),
+            require(len(self.data) > 0, "data", self.data, "name at least one folder")
+        require(0 <= self.seed < 2**32, "seed", self.seed, "give a number from 0 to 2**32 - 1")
+        choices: dict[str, tuple[str, ...]] = {
             "mode": ("graph", "pynative"),
             "reader": ("mindspore", "direct"),
+            "on_nonfinite": ("stop", "skip"),
         }
-        for key, allowed in choices.items():
-            value = getattr(self, key)
-            _require(value in allowed, key, value, f"give one of {', '.join(allowed)}")
+        require_choices(self, "", choices)
+        share = self.frozen_layers
+        require(0 <= share < 1, "frozen_layers", share, "give a share of at least 0 and below 1")
+        peak = self.peak_tflops
+        require(peak is None or peak > 0, "peak_tflops", peak, "give a number above 0")
+        for layer in self.recompute.layers or []:
+            cure = f"give numbers from 0 to {self.model.num_layers - 1}"
+            fits = 0 <= layer < self.model.num_layers
+            require(fits, "recompute.layers", layer, cure)
         warmup = self.optimizer.warmup_steps
         cure = f"give at most the number of steps ({self.steps})"
-        _require(warmup <= self.steps, "optimizer.warmup_steps", warmup, cure)
+        require(warmup <= self.steps, "optimizer.warmup_steps", warmup, cure)

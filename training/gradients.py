@@ -1,19 +1,21 @@
 """From micro batches to one step's gradient; the optimizer is elsewhere.
 
-Gradients are of the summed loss. They and the counts are added up over micro batches (and, were
-there several processes, over those), and divided once, by the number of valid targets.
+Gradients are of the summed loss, and nothing here divides: sums and counts are added up over micro
+batches, then over processes, and divided once, by the number of valid targets of all (reduce.py).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn
 
 from training.derive import Batch
 from training.loss import token_losses
 
 FIELDS = ("input_ids", "position_ids", "segments", "labels", "loss_mask")
+Losses = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 LossFunction = Callable[..., tuple[Tensor, Tensor]]
 GradientFunction = Callable[..., tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]]
 
@@ -21,11 +23,11 @@ GradientFunction = Callable[..., tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]
 class StepGradients(NamedTuple):
     """The outcome of all micro batches of a step."""
 
-    loss: float
-    """Mean over the valid targets, in nats; 0 when there is none."""
+    loss_sum: float
+    """Over the valid targets, in nats."""
     valid_tokens: int
     gradients: list[Tensor]
-    """Of the mean loss, in the order of model.trainable_params()."""
+    """Of the summed loss x scale, float32, in the order of model.trainable_params()."""
 
 
 def tensors(batch: Batch) -> tuple[Tensor, ...]:
@@ -33,7 +35,7 @@ def tensors(batch: Batch) -> tuple[Tensor, ...]:
     return tuple(Tensor(batch[name]) for name in FIELDS)
 
 
-def loss_function(model: nn.Cell, mode: str) -> LossFunction:
+def loss_function(model: nn.Cell, mode: str, losses: Losses = token_losses) -> LossFunction:
     """tensors(batch) -> (sum of the token losses, number of valid targets), without gradient."""
 
     def forward(
@@ -43,27 +45,70 @@ def loss_function(model: nn.Cell, mode: str) -> LossFunction:
         labels: Tensor,
         loss_mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        return token_losses(model(input_ids, position_ids, segments), labels, loss_mask)
+        return losses(model(input_ids, position_ids, segments), labels, loss_mask)
 
     return ms.jit(forward) if mode == "graph" else forward
 
 
-def gradient_function(model: nn.Cell, mode: str) -> GradientFunction:
-    """tensors(batch) -> ((sum, count), gradients of the sum)."""
+def gradient_function(model: nn.Cell, mode: str, losses: Losses = token_losses) -> GradientFunction:
+    """(*tensors(batch), scale) -> ((sum, count), gradients of sum x scale, float32).
+
+    scale: float32 scalar, above 1 where small gradients would vanish in float16. A weight that is
+    held in a lower dtype has its gradient rounded to that dtype.
+    """
     weights = model.trainable_params()
-    forward = loss_function(model, "pynative")
-    function = ms.value_and_grad(forward, None, weights, has_aux=True)
+    forward = loss_function(model, "pynative", losses)
+
+    def scaled(
+        input_ids: Tensor,
+        position_ids: Tensor,
+        segments: Tensor,
+        labels: Tensor,
+        loss_mask: Tensor,
+        scale: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        total, count = forward(input_ids, position_ids, segments, labels, loss_mask)
+        return total * scale, (total, count)
+
+    differentiated = ms.value_and_grad(scaled, None, weights, has_aux=True)
+
+    def function(
+        input_ids: Tensor,
+        position_ids: Tensor,
+        segments: Tensor,
+        labels: Tensor,
+        loss_mask: Tensor,
+        scale: Tensor,
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
+        (_, sums), gradients = differentiated(
+            input_ids, position_ids, segments, labels, loss_mask, scale
+        )
+        return sums, gradients
+
     return ms.jit(function) if mode == "graph" else function
 
 
-def accumulate(function: GradientFunction, micro_batches: Iterable[Batch]) -> StepGradients:
-    """Runs every micro batch and returns the gradient of the mean over all their valid targets."""
+def accumulate(
+    function: GradientFunction,
+    micro_batches: Iterable[Batch],
+    scale: float = 1.0,
+    prepare: Callable[[int], None] | None = None,
+) -> StepGradients:
+    """Runs every micro batch and adds up; `prepare` is called with the number of each before it."""
     total, count = 0.0, 0
+    factor = Tensor(np.float32(scale))
     summed: list[Tensor] = []
-    for batch in micro_batches:
-        (loss, valid), gradients = function(*tensors(batch))
+    for i, batch in enumerate(micro_batches):
+        if prepare is not None:
+            prepare(i)
+        (loss, valid), gradients = function(*tensors(batch), factor)
         total += float(loss.asnumpy())
         count += int(valid.asnumpy())
-        summed = [a + b for a, b in zip(summed, gradients)] if summed else list(gradients)
-    share = 1 / max(count, 1)
-    return StepGradients(total * share, count, [g * share for g in summed])
+        summed = add(summed, gradients)
+    return StepGradients(total, count, summed)
+
+
+def add(summed: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of one more micro batch, of any dtype, added in float32; `summed` may be empty."""
+    wide = [g if g.dtype == ms.float32 else g.astype(ms.float32) for g in gradients]
+    return [a + b for a, b in zip(summed, wide, strict=True)] if summed else wide

@@ -1,48 +1,44 @@
 """The training run: batches in, one optimizer step after another, checkpoints and metrics out.
 
 A run that was killed continues from its newest checkpoint with the same losses and weights, bit
-for bit, as one that was not.
+for bit, as one that was not. The same code runs in one process and in each of many; rank 0 alone
+writes metrics.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
-from mindspore import Parameter, Tensor
+import numpy as np
 
 from dataprep.errors import UserError
-from dataprep.manifest import TokenizerInfo
-from training import checkpoint, metrics
+from training import metrics
+from training.build import Built, build, check_data
+from training.checkpoint import Checkpoint, TrainState, check_same_run, load_latest, step_folder
+from training.comm import open_comm
 from training.config import TrainConfig
-from training.data import Loader, eval_batches
-from training.folders import check_open_files, open_splits
-from training.gradients import accumulate, gradient_function, loss_function, tensors
-from training.model import Decoder, initialize
-from training.optimizer import AdamW, clip
+from training.culprit import describe
+from training.data import Loader
+from training.derive import Batch
+from training.evaluation import Evaluation
+from training.launch import join, processes
+from training.lora import dropout_seed, set_dropout_seed
+from training.mesh import make_mesh
+from training.optimizer import Optimizer
 from training.order import Epoch
+from training.outcome import TrainResult, sum_up
+from training.profile_steps import Phases
+from training.reduce import step_totals
+from training.saver import Saver
+from training.scale import LossScale
 from training.schedule import learning_rate
+from training.weights import open_weights
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run came to. Losses are nats per valid target."""
-
-    steps: int
-    """Optimizer steps done, those before a resume included."""
-    first_loss: float | None
-    """Of step 1; None, like every figure here, when metrics.jsonl no longer has it."""
-    last_loss: float | None
-    eval_before: float | None
-    """Before the first step; None without an evaluation."""
-    eval_after: float | None
-    metrics_path: Path
-    plot_path: Path
-    checkpoint_path: Path
+MAX_SKIPPED = 16  # steps left out for values that are not finite, before a run gives up
 
 
 def train(
@@ -51,11 +47,11 @@ def train(
     """Trains, or continues to train, until all steps are done.
 
     `on_step` gets each step's record (see metrics.py) after it is written and after the step's
-    checkpoint, if one is due. Raises UserError when the data or a checkpoint cannot be used, the
-    disk is full, or the loss is not finite.
+    checkpoint, if one is due, has been begun. Raises UserError when the data or a checkpoint cannot
+    be used, the disk is full, or the loss is not finite.
     """
     run = Trainer(config)
-    with run.batches:
+    with run:
         if run.step == 0:
             run.record({"step": 0}, evaluate=True)
         while run.step < config.steps:
@@ -73,76 +69,108 @@ class Trainer:
     """A run's model, optimizer, place in the data and metrics; restored if save_dir has them."""
 
     def __init__(self, config: TrainConfig) -> None:
+        """What can be checked without the other processes is checked before they are met."""
         self.config = config
         self.save_dir = Path(config.save_dir)
+        rank, size = processes()
+        self.mesh = make_mesh(config.parallel, size, rank)
         self.batches = Loader(
             config.data,
+            rank=self.mesh.dp_rank,
+            ranks=self.mesh.dp,
             batch_size=config.rows_per_step,
             seed=config.shuffle_seed,
             reader=config.reader,
             workers=config.data_workers,
             vocab_size=config.model.vocab_size,
         )
-        self.has_eval = any(split.manifest.rows("eval") for split in self.batches.splits)
-        if self.has_eval and config.eval_batches and config.reader == "mindspore":
-            held_out = open_splits(config.data, "eval", skip_empty=True)
-            check_open_files([*self.batches.splits, *held_out], config.data_workers)
-        self.vocab_size = _vocab_size(config, self.batches.splits[0].manifest.tokenizer)
-        self.model = Decoder(config.model, self.vocab_size, config.compute_dtype)
-        initialize(self.model, config.model, config.seed)
-        self.optimizer = AdamW(self.model.trainable_params(), config.optimizer)
-        self.gradients = gradient_function(self.model, config.mode)
-        self.loss = loss_function(self.model, config.mode)
-        self.step = 0
-        self.checkpoint_path: Path | None = None
-        self._restore()
-        self.metrics = metrics.MetricsLog(self.save_dir / "metrics.jsonl", self.step)
-        log.info(
-            "%s parameters; an epoch is %d steps of %d rows, and %d rows at its end are not read",
-            f"{sum(w.size for w in self.optimizer.weights):,}",
-            self.batches.rows // config.rows_per_step,
-            config.rows_per_step,
-            self.batches.rows % config.rows_per_step,
+        self.evaluation = Evaluation(config, self.batches.splits, self.mesh)
+        manifest = self.batches.splits[0].manifest
+        self.vocab_size, self.seq_length = check_data(config.model, manifest)
+        found = self._find()
+        join()
+        self.saver = Saver(self.save_dir, rank, size, config.keep, config.async_save)
+        self.comm = open_comm(self.mesh)
+        self.built = self._build(found)
+        self.optimizer = Optimizer(
+            self.built.model.trainable_params(),
+            config.optimizer,
+            self.mesh,
+            self.comm,
+            self.built.layout,
+            config.parallel.enable_parallel_optimizer,
+            config.parallel.bucket_mib,
         )
+        self.scale = LossScale.of(config.precision)
+        self.phases = Phases(self.save_dir, rank, config.profile)
+        self.step = self.updates = 0
+        self.skipped: list[int] = []
+        self.checkpoint_path: Path | None = None
+        if found is not None:
+            self._restore(found)
+            log.info("continuing after step %d from %s", self.step, found.path)
+        self.metrics = self._open_metrics()
+        self._greet()
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.batches.close()
+        self.phases.close()
+        if kind is None:
+            self.saver.wait()
+        else:
+            self.saver.abandon()
 
     def advance(self) -> metrics.Record:
         """One optimizer step on the next rows; returns its record."""
-        began = time.perf_counter()
-        epoch = self.batches.epoch
-        batch = next(self.batches)
-        size = self.config.batch_size
-        micro_batches = (
-            {name: rows[i : i + size] for name, rows in batch.items()}
-            for i in range(0, self.config.rows_per_step, size)
-        )
-        loss, valid_tokens, gradients = accumulate(self.gradients, micro_batches)
-        clipped, norm = clip(gradients, self.config.optimizer.max_grad_norm)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise self._diverged(loss, norm, epoch)
-        self.step += 1
-        rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
-        self.optimizer.update(clipped, rate, self.step)
-        return {
-            "step": self.step,
-            "loss": loss,
-            "lr": rate,
-            "grad_norm": norm,
-            "tokens_per_s": batch["input_ids"].size / (time.perf_counter() - began),
-            "valid_tokens": valid_tokens,
-            "consumed_rows": self.batches.consumed,
-        }
+        while True:
+            began = time.perf_counter()
+            with self.phases("data"):
+                epoch, batch = self._next_batch()
+            with self.phases("forward and backward"):
+                sums = self.built.runner.run(self._micro_batches(batch), self.scale.value)
+            with self.phases("reduce"):
+                loss, valid = step_totals(self.comm, sums.loss_sum, sums.valid_tokens)
+                loss /= max(valid, 1)
+                share = 1 / (max(valid, 1) * self.scale.value)
+                norm = self.optimizer.reduce(sums.gradients, share)
+            rate = learning_rate(self.step + 1, self.config.steps, self.config.optimizer)
+            record: metrics.Record = {
+                "step": self.step + 1,
+                "loss": loss,
+                "lr": rate,
+                "grad_norm": norm,
+            }
+            if math.isfinite(loss) and math.isfinite(norm):
+                with self.phases("update"):
+                    self.updates += 1
+                    self.optimizer.update(rate, self.updates, norm)
+                self.scale.succeeded()
+            elif math.isfinite(loss) and self.scale.dynamic:
+                record |= {"grad_norm": None, "overflow": True}
+                self.scale.overflowed()
+            else:
+                self._not_finite(loss, norm, epoch)
+                continue
+            self.step += 1
+            return self._completed(record, batch, valid, began)
 
     def record(self, record: metrics.Record, evaluate: bool) -> None:
         """Writes a step's record, with the eval loss added if asked for and there is a split."""
-        if evaluate and self.config.eval_batches and self.has_eval:
-            record["eval_loss"] = self._evaluate()
+        if evaluate and self.evaluation:
+            if self._has_dropout:
+                set_dropout_seed(self.built.model, None)
+            with self.phases("evaluate"):
+                record["eval_loss"] = self.evaluation.loss(self.comm, self.built.runner)
         if len(record) > 1:  # step 0 may have nothing to tell
             self.metrics.append(record)
 
     def save(self) -> None:
-        """Publishes a checkpoint of the present step."""
+        """Begins to write a checkpoint of the present step, when the one before is there."""
         self.metrics.sync()
-        state = checkpoint.TrainState(
+        state = TrainState(
             step=self.step,
             consumed_rows=self.batches.consumed,
             epoch=self.batches.epoch.number,
@@ -150,92 +178,136 @@ class Trainer:
             data=self.batches.fingerprint,
             config=asdict(self.config),
             order=self.batches.state()["order"],
+            rows_per_step=self.batches.step_rows,
+            seq_length=self.seq_length,
+            updates=self.updates,
+            skipped=list(self.skipped),
+            loss_scale=self.scale.state(),
         )
-        weights, moments = map(_arrays, (self.optimizer.weights, self.optimizer.moments))
-        self.checkpoint_path = checkpoint.save(
-            self.save_dir, state, weights, moments, self.config.keep
-        )
+        with self.phases("checkpoint"):
+            self.saver.save(state, [*self.optimizer.pieces(), *self.built.frozen_pieces()])
+        self.checkpoint_path = step_folder(self.save_dir, self.step)
 
     def result(self) -> TrainResult:
         """Draws the plot and sums the run up."""
-        plot_path = self.save_dir / "metrics.png"
-        metrics.plot(self.metrics, plot_path)
         assert self.checkpoint_path is not None, "the last step was saved, or restored"
-        losses = dict(zip(*self.metrics.column("loss"), strict=True))
-        evals = dict(zip(*self.metrics.column("eval_loss"), strict=True))
-        return TrainResult(
-            steps=self.step,
-            first_loss=losses.get(1),
-            last_loss=losses.get(self.step),
-            eval_before=evals.get(0),
-            eval_after=evals.get(self.step),
-            metrics_path=self.metrics.path,
-            plot_path=plot_path,
-            checkpoint_path=self.checkpoint_path,
-        )
+        return sum_up(self.metrics, self.step, self.checkpoint_path)
 
-    def _restore(self) -> None:
-        """Loads the newest checkpoint of save_dir, after checking that it belongs to this run."""
-        if not self.config.resume:
-            if checkpoint.list_checkpoints(self.save_dir):
-                raise UserError(
-                    f"resume is False, but {self.save_dir} holds checkpoints; choose another "
-                    "save_dir, or remove them"
-                )
-            return
-        found = checkpoint.load_latest(self.save_dir)
+    @property
+    def _has_dropout(self) -> bool:
+        return self.config.lora is not None and self.config.lora.dropout > 0
+
+    def _find(self) -> Checkpoint | None:
+        """The checkpoint to continue from, after checking that it belongs to this run."""
+        found = load_latest(self.save_dir)
         if found is None:
-            return
-        checkpoint.check_same_run(found, self.config, self.batches.state())
-        for weight in self.optimizer.weights:
-            weight.set_data(Tensor(found.weights[weight.name]))
-        for moment in self.optimizer.moments:
-            moment.set_data(Tensor(found.moments[moment.name]))
-        self.batches.restore({**self.batches.state(), "consumed": found.state.consumed_rows})
-        self.step, self.checkpoint_path = found.state.step, found.path
-        log.info("continuing after step %d from %s", self.step, found.path)
+            return None
+        if not self.config.resume:
+            raise UserError(
+                f"resume is False, but {self.save_dir} holds checkpoints; choose another "
+                "save_dir, or remove them"
+            )
+        check_same_run(found, self.config, self.batches.state(), self.batches.step_rows)
+        return found
 
-    def _evaluate(self) -> float:
-        """Mean loss over all valid targets of the first eval batches."""
-        total, count = 0.0, 0
-        size, limit = self.config.batch_size, self.config.eval_batches
-        for batch in eval_batches(
-            self.config.data,
-            size,
-            limit,
-            reader=self.config.reader,
-            workers=self.config.data_workers,
-            vocab_size=self.vocab_size,
-        ):
-            loss, valid = self.loss(*tensors(batch))
-            total += float(loss.asnumpy())
-            count += int(valid.asnumpy())
-        return total / max(count, 1)
+    def _build(self, found: Checkpoint | None) -> Built:
+        config = self.config
+        prepare = self._seed_dropout if self._has_dropout else None
+        size = self.vocab_size, self.seq_length
+        built = build(config, *size, self.mesh, self.comm, prepare)
+        if found is None and config.load_checkpoint:
+            built.load(open_weights(Path(config.load_checkpoint), config.model))
+        return built
 
-    def _diverged(self, loss: float, norm: float, epoch: Epoch) -> UserError:
-        first = epoch.position
-        return UserError(
-            f"step {self.step + 1} has loss {loss} and gradient norm {norm}, on rows {first} to "
-            f"{first + epoch.step_rows - 1} of epoch {epoch.number} in reading order; lower "
-            f"optimizer.learning_rate (now {self.config.optimizer.learning_rate}) or look at "
-            f"these rows; nothing of this step was kept"
+    def _restore(self, found: Checkpoint) -> None:
+        """Weights, moments and the place in the data; steps that are left out stay so."""
+        state = found.state
+        self.optimizer.restore(found.read)
+        self.built.restore_frozen(found.read)
+        self.scale.restore(state.loss_scale)
+        self.batches.restore({**self.batches.state(), "consumed": state.consumed_rows})
+        self.step, self.updates, self.checkpoint_path = state.step, state.updates, found.path
+        self.skipped = sorted({*self.skipped, *state.skipped})
+
+    def _open_metrics(self) -> metrics.MetricsLog:
+        path, writes = self.save_dir / "metrics.jsonl", self.mesh.rank == 0
+        tensorboard = self.config.tensorboard
+        return metrics.MetricsLog(path, self.step, writes=writes, tensorboard=tensorboard)
+
+    def _greet(self) -> None:
+        config = self.config
+        self.flops = metrics.flops_per_token(config.model, self.vocab_size, self.seq_length)
+        log.info(
+            "%s weights here, %s of them trained; an epoch is %d steps of %d rows, and %d rows at "
+            "its end are not read",
+            f"{sum(w.size for w in self.built.model.get_parameters()):,}",
+            f"{sum(w.size for w in self.optimizer.params):,}",
+            self.batches.rows // self.batches.step_rows,
+            self.batches.step_rows,
+            self.batches.rows % self.batches.step_rows,
         )
+
+    def _next_batch(self) -> tuple[Epoch, Batch]:
+        """The next rows of this replica, and the epoch before they were taken."""
+        while self.batches.consumed in self.skipped:
+            next(self.batches)
+        return self.batches.epoch, next(self.batches)
+
+    def _micro_batches(self, batch: Batch) -> Iterator[Batch]:
+        size = self.config.batch_size
+        for at in range(0, self.config.rows_per_step, size):
+            yield {name: rows[at : at + size] for name, rows in batch.items()}
+
+    def _seed_dropout(self, micro_batch: int) -> None:
+        """Tells dropout which rows of the step come; replicas take turns in them."""
+        first = self.mesh.dp_rank + micro_batch * self.config.batch_size * self.mesh.dp
+        seed = dropout_seed(self.config.seed, self.step)
+        set_dropout_seed(self.built.model, seed, first, self.mesh.dp)
+
+    def _completed(
+        self, record: metrics.Record, batch: Batch, valid: int, began: float
+    ) -> metrics.Record:
+        """The record of a step, with what it took."""
+        wall = time.perf_counter() - began
+        spent = self.phases.take(self.step)
+        tokens_per_s = batch["input_ids"].size * self.mesh.dp / wall
+        peak, size = self.config.peak_tflops, self.mesh.size
+        record |= {
+            "tokens_per_s": tokens_per_s,
+            "mfu": metrics.utilization(tokens_per_s, self.flops, size, peak),
+            "memory_mib": metrics.memory_mib(),
+            "comm_share": self.comm.take_seconds() / wall,
+            "data_share": spent["data"] / wall,
+            "valid_tokens": valid,
+            "consumed_rows": self.batches.consumed,
+        }
+        if self.scale.dynamic:
+            record["loss_scale"] = self.scale.value
+        return record
+
+    def _not_finite(self, loss: float, norm: float, epoch: Epoch) -> None:
+        """Stops, or goes back and leaves the rows of this step out; all processes decide alike."""
+        first = epoch.position
+        positions = np.arange(first, first + epoch.step_rows)
+        told = (
+            f"step {self.step + 1} has loss {loss} and gradient norm {norm}, on "
+            f"{describe(self.batches, epoch.number, positions)}"
+        )
+        if self.config.on_nonfinite == "stop" or len(self.skipped) == MAX_SKIPPED:
+            rate = self.config.optimizer.learning_rate
+            raise UserError(
+                f"{told}; lower optimizer.learning_rate (now {rate}), look at these rows, or set "
+                "on_nonfinite: skip; nothing of this step was kept"
+                + (f"; {MAX_SKIPPED} steps were left out before" if self.skipped else "")
+            )
+        self.skipped = sorted({*self.skipped, epoch.number * self.batches.rows + first})
+        self.saver.wait()  # until all processes see the same newest one
+        found = load_latest(self.save_dir)
+        if found is not None:
+            self._restore(found)
+            self.metrics = self._open_metrics()
+        log.warning("%s; going on after step %d without these rows", told, self.step)
 
 
 def _due(step: int, interval: int) -> bool:
     return interval > 0 and step % interval == 0
-
-
-def _arrays(parameters: Sequence[Parameter]) -> checkpoint.Arrays:
-    return {p.name: p.asnumpy() for p in parameters}
-
-
-def _vocab_size(config: TrainConfig, tokenizer: TokenizerInfo) -> int:
-    """The model's, or the tokenizer's when it has none."""
-    needed, given = tokenizer.vocab_size, config.model.vocab_size
-    if given is not None and given < needed:
-        raise UserError(
-            f"model.vocab_size is {given}, but the tokenizer of the data has {needed} ids; "
-            "raise it, or leave it out"
-        )
-    return given or needed

@@ -1,69 +1,181 @@
-"""AdamW with float32 weights and moments, and clipping by the global norm.
+"""The optimizer over all processes: sums gradients, clips by the global norm, updates, shares.
 
-The weights are the masters: a lower compute dtype rounds them inside the products only.
+    gradients -> reduce -> norm -> [the loop decides] -> update -> weights
+
+Each process updates all weights that it holds; or, sharded (ZeRO stage 1, arXiv:1910.02054), the
+replicas share them out: each gets its part of the summed gradients, keeps the moments and masters
+of that part alone, updates it, and the updated parts are gathered.
+
+float32 weights are their own masters. Lower ones have a float32 master, and are its rounding.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
-import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, ops
+from mindspore import Parameter, Tensor
+from mindspore import dtype as mstype
 
-from training.config import OptimizerConfig
+from training.adamw import DeviceState, HostState, State, Step
+from training.buckets import Bucket, Family, Part, Shard, make_buckets
+from training.comm import Comm
+from training.flat import flatten, host, unflatten, write
+from training.mesh import Mesh
+from training.parallel import Layout
+from training.pieces import Float32, Kind, Piece, Read
+from training.reduce import Reducer
+from training.sections import OptimizerConfig
+from training.shapes import EMBEDDING
 
-
-def global_norm(gradients: Sequence[Tensor]) -> float:
-    """L2 norm of all gradients taken as one vector."""
-    return math.sqrt(sum(float((g * g).sum().asnumpy()) for g in gradients))
-
-
-def clip(gradients: Sequence[Tensor], max_norm: float) -> tuple[list[Tensor], float]:
-    """Scales the gradients down to `max_norm` when they are longer.
-
-    Returns them and the norm they had before; arXiv:1211.5063.
-    """
-    norm = global_norm(gradients)
-    if norm > max_norm:
-        return [g * (max_norm / norm) for g in gradients], norm
-    return list(gradients), norm
+TIED = EMBEDDING
+"""The weight that the first and the last stage may both hold."""
 
 
-class AdamW:
-    """Adam with bias correction and decoupled weight decay (arXiv:1711.05101).
+class Optimizer:
+    """AdamW over the weights of this process."""
 
-        m = b1 m + (1 - b1) g        v = b2 v + (1 - b2) g^2
-        w = w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay w)
+    def __init__(
+        self,
+        params: Sequence[Parameter],
+        config: OptimizerConfig,
+        mesh: Mesh,
+        comm: Comm,
+        layout: Layout,
+        shard: bool,
+        bucket_mib: int,
+    ) -> None:
+        """All processes make it at once.
 
-    Weights with one axis, the norms, do not decay.
-    """
+        `params`: those that are trained; `shard`: the replicas share out moments and masters;
+        `bucket_mib`: gradients are summed in vectors of at most so many MiB.
+        """
+        self.params, self.config, self.comm = list(params), config, comm
+        self.sharded = shard and mesh.dp > 1
+        apart = self._held_twice()
+        weights = []
+        for p in self.params:
+            family = Family(
+                apart=apart and p.name == TIED,
+                sliced=layout.slices[p.name].axis is not None,
+                partial=p.name in layout.partial,
+                decays=p.ndim > 1,
+                rounded=p.dtype != mstype.float32,
+            )
+            weights.append((p.name, layout.slices[p.name], family))
+        parts, index = (mesh.dp, mesh.dp_rank) if self.sharded else (1, 0)
+        buckets = make_buckets(weights, bucket_mib, parts)
+        self.reducer = Reducer(buckets, mesh, comm, self.sharded)
+        self.shards = [bucket.shard(parts, index) for bucket in buckets]
+        self.states = [self._state(b, s) for b, s in zip(buckets, self.shards, strict=True)]
+        self.reduced: list[Tensor] | None = None
+        self.share = 1.0
 
-    def __init__(self, weights: Sequence[Parameter], config: OptimizerConfig) -> None:
-        self.weights = list(weights)
-        self.config = config
-        self.first = [_zeros(w, "m") for w in self.weights]
-        self.second = [_zeros(w, "v") for w in self.weights]
+    def reduce(self, gradients: Sequence[Tensor], share: float) -> float:
+        """Sums gradients over all processes, keeps the sums, and returns their norm x share.
 
-    @property
-    def moments(self) -> list[Parameter]:
-        """Both moments of every weight, named m.<weight> and v.<weight>."""
-        return [*self.first, *self.second]
+        `gradients`: of the summed loss of this process's rows, in the order of the parameters;
+        `share`: what they are multiplied by, one over the valid targets of the step, and over the
+        loss scale. The norm counts each element of the model once, is the same on all processes,
+        and is not finite when an element is not. All processes call this at once.
+        """
+        assert len(gradients) == len(self.params), (len(gradients), len(self.params))
+        self.reduced, self.share = self.reducer.reduce(gradients), share
+        return self.reducer.norm(self.reduced, share)
 
-    def update(self, gradients: Sequence[Tensor], rate: float, step: int) -> None:
-        """One step; `step` counts from 1. Weights and moments change in place."""
-        beta1, beta2 = self.config.betas
-        step_size = rate / (1 - beta1**step)
-        correction = 1 / math.sqrt(1 - beta2**step)
-        for weight, g, m, v in zip(self.weights, gradients, self.first, self.second, strict=True):
-            decay = self.config.weight_decay if weight.ndim > 1 else 0.0
-            new_m = m * beta1 + g * (1 - beta1)
-            new_v = v * beta2 + g * g * (1 - beta2)
-            change = new_m * step_size / (ops.sqrt(new_v) * correction + self.config.eps)
-            ops.assign(weight, weight * (1 - rate * decay) - change)
-            ops.assign(m, new_m)
-            ops.assign(v, new_v)
+    def update(self, rate: float, step: int, norm: float) -> None:
+        """One step with the gradients of the last `reduce`, which are given up.
+
+        `rate`: the learning rate; `step` counts from 1; `norm`: what `reduce` returned. A longer
+        gradient is scaled down to the norm `max_grad_norm` (arXiv:1211.5063). All processes call
+        this at once.
+        """
+        assert self.reduced is not None, "reduce comes first"
+        assert math.isfinite(norm), norm
+        c = self.config
+        scale = self.share * min(1.0, c.max_grad_norm / norm) if norm else self.share
+        for gradient, bucket, shard, state in zip(self.reduced, *self._buckets(), strict=True):
+            decay = c.weight_decay if bucket.family.decays else 0.0
+            weights = None if bucket.family.rounded else self._present(shard)
+            numbers = Step(step, rate, c.betas, c.eps, decay, scale)
+            updated = state.update(weights, gradient, numbers)
+            if self.sharded:
+                updated = self.comm.dp.all_gather(updated)
+            unflatten(updated, [self.params[m.index] for m in bucket.members])
+        self.reduced = None
+
+    def pieces(self) -> Iterator[Piece]:
+        """What this process writes of a checkpoint: masters and moments of the elements it owns.
+
+        Over all processes, each element of the trained weights comes once.
+        """
+        kinds: tuple[Kind, ...] = ("w", "m", "v")
+        for bucket, shard, state in zip(*self._buckets(), strict=True):
+            if not self.reducer.owns(bucket):
+                continue
+            for p in shard.parts:
+                for kind in kinds:
+                    get = partial(self._values, kind, bucket, state, p)
+                    yield Piece(kind, p.member.name, p.member.slice, p.first, p.last, get)
+
+    def restore(self, read: Read) -> None:
+        """Sets weights, masters and moments to those of a checkpoint, of whatever layout."""
+        self.load_weights(read)
+        moments: tuple[Kind, ...] = ("m", "v")
+        for shard, state in zip(self.shards, self.states, strict=True):
+            for kind in moments:
+                state.load(kind, shard.fill(partial(_read_part, read, kind)))
+
+    def load_weights(self, read: Read) -> None:
+        """Sets weights, and masters where there are some, and leaves the moments."""
+        for bucket, shard, state in zip(*self._buckets(), strict=True):
+            for m in bucket.members:
+                values = read("w", m.name, m.slice, 0, m.slice.size)
+                write(self.params[m.index], Tensor(values))
+            if bucket.family.rounded:
+                state.load("w", shard.fill(partial(_read_part, read, "w")))
+
+    def bytes(self) -> dict[str, int]:
+        """Bytes that this process holds: parameters, gradients, masters, moments.
+
+        Gradients are those between `reduce` and `update`; padding is counted.
+        """
+        counts = {"parameters": sum(p.nbytes for p in self.params)}
+        counts["gradients"] = sum(gradient.nbytes for gradient in self.reduced or [])
+        counts |= {"masters": 0, "moments": 0}
+        for bucket, shard, _ in zip(*self._buckets(), strict=True):
+            counts["masters"] += 4 * shard.size if bucket.family.rounded else 0
+            counts["moments"] += 8 * shard.size
+        return counts
+
+    def _buckets(self) -> tuple[list[Bucket], list[Shard], list[State]]:
+        return self.reducer.buckets, self.shards, self.states
+
+    def _held_twice(self) -> bool:
+        """Whether the first and the last stage both train an embedding of this name: a tied one."""
+        if self.comm.ends.size == 1:
+            return False
+        mine = float(any(p.name == TIED for p in self.params))
+        both = self.comm.ends.all_reduce(Tensor(np.array([mine], np.float32)))
+        return bool(both.asnumpy()[0] == 2)
+
+    def _state(self, bucket: Bucket, shard: Shard) -> State:
+        masters = shard.fill(self._weights_of) if bucket.family.rounded else None
+        return (HostState if self.config.offload else DeviceState)(shard.size, masters)
+
+    def _weights_of(self, p: Part) -> Float32:
+        return host(self.params[p.member.index])[p.first : p.last]
+
+    def _values(self, kind: Kind, bucket: Bucket, state: State, p: Part) -> Float32:
+        if kind == "w" and not bucket.family.rounded:
+            return self._weights_of(p).copy()
+        return state.read(kind)[p.at : p.at + p.last - p.first].copy()
+
+    def _present(self, shard: Shard) -> Tensor:
+        """A copy of a shard's weights."""
+        ranges = [(self.params[p.member.index], p.first, p.last) for p in shard.parts]
+        return flatten(ranges, shard.size)
 
 
-def _zeros(weight: Parameter, prefix: str) -> Parameter:
-    values = Tensor(np.zeros(weight.shape, np.float32), ms.float32)
-    return Parameter(values, name=f"{prefix}.{weight.name}", requires_grad=False)
+def _read_part(read: Read, kind: Kind, p: Part) -> Float32:
+    return read(kind, p.member.name, p.member.slice, p.first, p.last)

@@ -1,18 +1,47 @@
-"""Matrix products in the compute dtype, accumulated in float32.
+"""Lower precisions: where numbers are rounded, and what stays float32.
 
-MindSpore has no bfloat16 product on CPU, so it is emulated: inputs are rounded to bfloat16, the
-product is made in float32, and its result is rounded. That is what accelerators do inside, whose
-accumulators are float32. The gradient passes the same casts backwards, so it is rounded at the
-same places.
+MindSpore has no bfloat16 product on CPU, so it is emulated: inputs are rounded to the compute
+dtype, the product is made in float32, and its result is rounded. That is what accelerators do
+inside, whose accumulators are float32. The gradient passes the same casts backwards, so it is
+rounded at the same places; in float16 it may overflow there, which a loss scale is for.
 """
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+DTYPES = {"float32": ms.float32, "bfloat16": ms.bfloat16, "float16": ms.float16}
 
-def round_bfloat16(x: Tensor) -> Tensor:
-    """float32 -> the nearest bfloat16 (ties to even), held in float32 again."""
-    return x.astype(ms.bfloat16).astype(ms.float32)
+
+class Round(nn.Cell):
+    """float32 -> the nearest number of a dtype (ties to even), held in float32 again."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.rounded = dtype != "float32"
+        self.dtype = DTYPES[dtype]
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.rounded:
+            return x.astype(self.dtype).astype(ms.float32)
+        return x
+
+
+class Widen(nn.Cell):
+    """A weight that is held in a dtype -> float32; its gradient is rounded to that dtype.
+
+    A plain cast would do, but for a weight that is used twice, of whose bfloat16 gradients the
+    compiler finds no sum on CPU.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.round = Round(dtype)
+
+    def construct(self, weight: Tensor) -> Tensor:
+        return weight.astype(ms.float32)
+
+    def bprop(self, weight: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (self.round(dout),)
 
 
 class Product(nn.Cell):
@@ -24,10 +53,11 @@ class Product(nn.Cell):
 
     def __init__(self, compute_dtype: str, transpose_b: bool = False) -> None:
         super().__init__()
-        self.rounded = compute_dtype == "bfloat16"
+        self.rounded = compute_dtype != "float32"
+        self.round = Round(compute_dtype)
         self.multiply = ops.BatchMatMul(transpose_b=transpose_b)
 
     def construct(self, a: Tensor, b: Tensor) -> Tensor:
         if self.rounded:
-            return round_bfloat16(self.multiply(round_bfloat16(a), round_bfloat16(b)))
+            return self.round(self.multiply(self.round(a), self.round(b)))
         return self.multiply(a, b)

@@ -10,6 +10,7 @@ import pytest
 
 from dataprep.errors import UserError
 from training import Folder, ModelConfig, OptimizerConfig, TrainConfig
+from training.sections import Lora, Parallel, Precision, Recompute
 
 
 def train_config(**changes: Any) -> TrainConfig:
@@ -37,7 +38,14 @@ def train_config(**changes: Any) -> TrainConfig:
         (train_config, {"data_workers": 0}, "data_workers is 0: give a number above 0"),
         (train_config, {"batch_size": 0}, "batch_size is 0: give a number above 0"),
         (train_config, {"save_interval": -1}, "save_interval is -1: give 0 or more"),
-        (train_config, {"compute_dtype": "float16"}, "compute_dtype is 'float16': give one of"),
+        (Precision, {"compute_dtype": "int8"}, "precision.compute_dtype is 'int8': give one of"),
+        (Parallel, {"model_parallel": 0}, "parallel.model_parallel is 0: give a number above 0"),
+        (Parallel, {"use_seq_parallel": True}, "parallel.use_seq_parallel is True: it needs"),
+        (Recompute, {"full": True, "select": ["mlp"]}, "recompute.select is ['mlp']: leave it out"),
+        (Lora, {"targets": ["qkv"]}, "lora.targets is 'qkv': give some of q_proj, k_proj"),
+        (train_config, {"recompute": Recompute(layers=[4])}, "recompute.layers is 4: give numbers"),
+        (train_config, {"on_nonfinite": "go"}, "on_nonfinite is 'go': give one of stop, skip"),
+        (train_config, {"frozen_layers": 1.0}, "frozen_layers is 1.0: give a share of at least 0"),
         (train_config, {"seed": 2**32}, "seed is 4294967296: give a number from 0"),
         (train_config, {"steps": 5}, "optimizer.warmup_steps is 10: give at most the number of"),
     ],

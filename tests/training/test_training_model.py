@@ -10,15 +10,9 @@ from mindspore import Tensor
 
 from training.config import ModelConfig
 from training.gradients import loss_function
-from training.model import (
-    Attention,
-    Decoder,
-    FeedForward,
-    RMSNorm,
-    attention_bias,
-    initialize,
-    rotate,
-)
+from training.layers import Attention, FeedForward, RMSNorm, attention_bias, rotate
+from training.model import Decoder, initialize
+from training.sections import Precision
 
 Floats = npt.NDArray[np.float32]
 
@@ -50,7 +44,7 @@ def randomize(cell: ms.nn.Cell) -> None:
 
 
 def test_rms_norm() -> None:
-    norm = RMSNorm(4, 1e-5)
+    norm = RMSNorm(4, 1e-5, Precision())
     norm.weight.set_data(Tensor(np.array([1, 2, 3, 4], np.float32)))
     x = np.array([[3, 4, 0, 0], [0, 0, 0, 0]], np.float32)  # root mean square 2.5, and 0
     expected = [[1.2, 3.2, 0, 0], [0, 0, 0, 0]]
@@ -85,7 +79,7 @@ def test_attention_bias_by_eye() -> None:
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_grouped_query_attention_against_numpy(tiny_model: ModelConfig, kv_heads: int) -> None:
     config = replace(tiny_model, n_kv_heads=kv_heads)
-    attention, batch, length, size = Attention(config, "float32"), 2, 5, 4
+    attention, batch, length, size = Attention(config, Precision()), 2, 5, 4
     randomize(attention)
     positions, segments = [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]], [[0, 0, 0, 1, 1], [0] * 5]
     x = normal(batch, length, 16, seed=9)
@@ -111,7 +105,7 @@ def test_grouped_query_attention_against_numpy(tiny_model: ModelConfig, kv_heads
 
 
 def test_swiglu_against_numpy(tiny_model: ModelConfig) -> None:
-    block = FeedForward(tiny_model, "float32")
+    block = FeedForward(tiny_model, Precision())
     randomize(block)
     gate, up, down = (w.asnumpy() for w in block.trainable_params())
     x = normal(3, 16, seed=9)

@@ -1,0 +1,60 @@
+"""The factor of the loss that keeps small gradients above float16's smallest number.
+
+Halving and doubling it changes exponents alone: a gradient divided by it again is the same.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from training.sections import Precision
+
+FLOOR = 1.0
+
+
+@dataclass
+class LossScale:
+    """Dynamic: halved when a gradient overflows, doubled after a window of steps that did not.
+
+    Mixed Precision Training (arXiv:1710.03740).
+    """
+
+    value: float = 1.0
+    """What the loss is multiplied by."""
+    window: int = 0
+    """Steps in a row without overflow after which it is doubled; 0: it stays as it is."""
+    good: int = 0
+    """Steps without overflow since it last changed."""
+
+    @classmethod
+    def of(cls, precision: Precision) -> "LossScale":
+        """That of a run: dynamic in float16, else 1."""
+        if precision.compute_dtype != "float16":
+            return cls()
+        return cls(precision.loss_scale, precision.loss_scale_window)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether it changes: an overflow is then no failure of the run, but skips the step."""
+        return self.window > 0
+
+    def succeeded(self) -> None:
+        """A step had finite gradients."""
+        if not self.dynamic:
+            return
+        self.good += 1
+        if self.good >= self.window:
+            self.value, self.good = self.value * 2, 0
+
+    def overflowed(self) -> None:
+        """A step had a gradient that is not finite, and was left out."""
+        assert self.dynamic
+        self.value, self.good = max(self.value / 2, FLOOR), 0
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"value": self.value, "good": self.good}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from there; a scale that does not change stays as it is."""
+        if self.dynamic:
+            self.value, self.good = float(state["value"]), int(state["good"])
