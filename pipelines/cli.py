@@ -14,6 +14,8 @@ COMMANDS = {
     "trace": ("trace", "a row to its documents, or a document to its fate"),
     "report": ("report", "write report.html of an output folder anew"),
     "train": ("train", "train a small decoder on an output folder"),
+    "plan": ("plan", "memory of a card, and the layout to train a model in"),
+    "checkpoint": ("checkpoint", "show, merge, export to and import from Hugging Face"),
     "convert": ("convert", "tokenized data in and out: Megatron .bin/.idx, Hugging Face"),
 }
 

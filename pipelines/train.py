@@ -1,34 +1,84 @@
-"""Trains a small decoder on an output folder.
+"""Trains a small decoder on an output folder, in one process or several.
 
 python -m pipelines.train --config T.yaml [--steps 100 ...]
+python -m pipelines.train --workers 4 --config T.yaml
+msrun --worker_num 4 --local_worker_num 4 --join True python -m pipelines.train --config T.yaml
 """
 
 import logging
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from dataprep.errors import UserError
 from pipelines.common import parse_config, run
-from training import TrainConfig, TrainResult, train
+from pipelines.launcher import launch, run_rank
+from training.config import TrainConfig
+from training.launch import processes
+from training.mesh import make_mesh
 
-DESCRIPTION = "Trains a small decoder on the MindRecord shards of an output folder."
+if TYPE_CHECKING:
+    from training import TrainResult
+
+DESCRIPTION = """Trains a small decoder on the MindRecord shards of an output folder.
+--workers N starts N processes on this machine, which share the work as parallel.* says; their logs
+are in save_dir/logs."""
 PLAIN_EVERY = 30.0  # seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains and prints the losses."""
+    """Trains and prints the losses: in this process, in several, or as one of them."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    workers, args = take_workers(sys.argv[1:] if argv is None else argv)
+    size = processes()[1]
+    if size > 1 and workers > 1:
+        raise UserError(f"--workers {workers} within {size} processes: leave it to msrun, or here")
+    if size > 1:
+        return run_rank(train_and_tell, args)
+    config = parse_config(TrainConfig, args, "mindprep train", DESCRIPTION)
+    make_mesh(config.parallel, workers, 0)  # or says at once why not
+    if workers == 1:
+        return train_and_tell(args)
+    command = [sys.executable, "-m", "pipelines.train", *args]
+    return launch(command, workers, Path(config.save_dir) / "logs")
+
+
+def train_and_tell(argv: Sequence[str] | None) -> int:
+    """Trains in this process; of several, only the first prints."""
     config = parse_config(TrainConfig, argv, "mindprep train", DESCRIPTION)
-    print(summary(train_with_progress(config)))
+    rank = processes()[0]
+    result = train_with_progress(config, quiet=rank > 0)
+    if rank == 0:
+        print(summary(result))
     return 0
 
 
-def train_with_progress(config: TrainConfig) -> TrainResult:
-    """`training.train` with a bar on a terminal, else a plain line every 30 seconds."""
+def take_workers(args: Sequence[str]) -> tuple[int, list[str]]:
+    """The number after --workers, 1 without, and the other arguments."""
+    rest, given = list(args), None
+    for i, arg in enumerate(args):
+        if arg == "--workers":
+            given, rest = "".join(args[i + 1 : i + 2]), [*args[:i], *args[i + 2 :]]
+        elif arg.startswith("--workers="):
+            given, rest = arg.partition("=")[2], [*args[:i], *args[i + 1 :]]
+    if given is None:
+        return 1, rest
+    if not given.isdecimal() or int(given) == 0:
+        raise UserError(f"--workers is {given!r}: give a number above 0")
+    return int(given), rest
+
+
+def train_with_progress(config: TrainConfig, quiet: bool = False) -> "TrainResult":
+    """`training.train` with a bar on a terminal, else a line every 30 seconds; quiet: nothing."""
+    from training import train  # loads MindSpore: seconds that a launcher does not need
+
+    if quiet:
+        return train(config)
     console = Console(file=sys.stderr)
     if console.is_terminal:
         columns = (
@@ -61,7 +111,7 @@ def _line(record: dict[str, Any], config: TrainConfig) -> str:
     )
 
 
-def summary(result: TrainResult) -> str:
+def summary(result: "TrainResult") -> str:
     """Losses before and after, and the paths."""
     lines = [f"steps      {result.steps}"]
     if result.first_loss is not None and result.last_loss is not None:
