@@ -47,9 +47,14 @@ def made(seq_length: int) -> Path:
     return folder
 
 
-def documents(rng: np.random.Generator, pack: Pack) -> tuple[Pieces, np.ndarray, Rows]:
-    """One shard: pieces, document of each piece, rows. Its rows are a multiple of the batch."""
-    wanted = TOKENS // SHARDS
+def documents(
+    rng: np.random.Generator, pack: Pack, tokens: int = TOKENS, vocabulary: int = VOCABULARY
+) -> tuple[Pieces, np.ndarray, Rows]:
+    """One shard: pieces, document of each piece, rows. Its rows are a multiple of the batch.
+
+    tokens: about as many, of all shards.
+    """
+    wanted = tokens // SHARDS
     lengths = 16 + rng.exponential(MEAN_LENGTH - 16, 2 * wanted // MEAN_LENGTH).astype(np.int64)
     lengths = lengths[: int(np.searchsorted(lengths.cumsum(), wanted))]
     missing = -pack.place(lengths).rows % BATCH
@@ -59,15 +64,19 @@ def documents(rng: np.random.Generator, pack: Pack) -> tuple[Pieces, np.ndarray,
     assert pieces.rows % BATCH == 0
     offsets = np.concatenate([[0], lengths.cumsum()])
     low = rng.random(offsets[-1], np.float32) < 1 / 7
-    tokens = rng.integers(128, VOCABULARY, offsets[-1], np.int32)
-    tokens[low] = rng.integers(EOS + 1, 128, int(low.sum()), np.int32)
-    tokens[offsets[1:] - 1] = EOS
-    rows = make_rows(pieces, 0, pieces.rows, tokens, offsets, pack.seq_length, PAD, pack.ends)
+    ids = rng.integers(128, vocabulary, offsets[-1], np.int32)
+    ids[low] = rng.integers(EOS + 1, 128, int(low.sum()), np.int32)
+    ids[offsets[1:] - 1] = EOS
+    rows = make_rows(pieces, 0, pieces.rows, ids, offsets, pack.seq_length, PAD, pack.ends)
     return pieces, lengths, rows
 
 
 def write_folder(
-    out: Path, preset: str, pack: Pack, packed: list[tuple[Pieces, np.ndarray, Rows]]
+    out: Path,
+    preset: str,
+    pack: Pack,
+    packed: list[tuple[Pieces, np.ndarray, Rows]],
+    vocabulary: int = VOCABULARY,
 ) -> None:
     """An output folder as build_corpus leaves it, without report and the like."""
     columns = column_lengths(preset, pack.seq_length, pack.ends)
@@ -92,7 +101,7 @@ def write_folder(
                 audit_sha256=sha256_file(audit),
             )
         )
-    tokenizer = TokenizerInfo("made", "sentencepiece", "0" * 64, VOCABULARY, EOS, PAD)
+    tokenizer = TokenizerInfo("made", "sentencepiece", "0" * 64, vocabulary, EOS, PAD)
     Manifest(pack.seq_length, preset, columns, True, tokenizer, {"train": shards}).save(out)
 
 
