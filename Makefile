@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench soak clean
+.PHONY: setup demo test check bench parity soak clean
 
 setup: $(READY)
 
@@ -30,6 +30,11 @@ check: setup
 # Long: ours against the peers, each in its own environment.
 bench: setup
 	$(BIN)/python -m benchmarks.run_all
+
+# Long: the trainer on up to 8 processes, every kind of parallelism, against one process.
+parity: setup
+	$(BIN)/python -m pytest -m parity
+	$(BIN)/python -m tests.training.parity_matrix
 
 # Long, several GB of disk: the memory of a build on made corpora of 2 and 4 GB.
 soak: setup
