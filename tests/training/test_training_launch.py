@@ -82,7 +82,7 @@ def test_a_failing_rank_ends_all_with_its_own_error(
     assert launch(command, 2, tmp_path, {**os.environ, "PYTHONPATH": str(ROOT)}) == code
     assert time.time() - failed_at(tmp_path) < LIMIT
     out, err = capfd.readouterr()
-    assert out == "rank 0 of 2 began\n"
+    assert out in ("", "rank 0 of 2 began\n")  # it may be ended before it begins
     assert err.startswith(told) and err.count("\n") == 1
     log = (tmp_path / "rank-00001.log").read_text()
     assert ("Traceback" in log) == (kind == "defect")
@@ -118,6 +118,7 @@ def test_ctrl_c_and_a_killed_launcher_end_all(tmp_path: Path) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.parity
 def test_bare_msrun_ends_soon_after_a_failure(tmp_path: Path) -> None:
     """msrun waits for the scheduler, which does not wait for the dead."""
     command = [str(Path(sys.executable).parent / "msrun"), "--worker_num=2", "--local_worker_num=2"]

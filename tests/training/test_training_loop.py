@@ -126,6 +126,7 @@ def test_both_readers_train_alike(config: TrainConfig) -> None:
     assert records(other) == expected
 
 
+@pytest.mark.parity
 def test_a_mix_of_folders_resumes_too(config: TrainConfig, learnable: WriteData) -> None:
     folders = [Folder(str(config.data), 0.5), Folder(str(learnable(9, seed=1, name="more")), 2.0)]
     config = replace(config, data=folders, steps=6)
@@ -252,7 +253,10 @@ def test_a_dropped_rest_is_told(config: TrainConfig, caplog: pytest.LogCaptureFi
     assert "an epoch is 4 steps of 6 rows, and 3 rows at its end are not read" in caplog.text
 
 
-@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "compute_dtype",
+    ["float32", *(pytest.param(d, marks=pytest.mark.parity) for d in ("bfloat16", "float16"))],
+)
 def test_it_overfits_a_few_rows_in_graph_mode(
     config: TrainConfig, learnable: WriteData, compute_dtype: Any
 ) -> None:

@@ -258,6 +258,7 @@ def test_offsets_go_to_divided_inputs_only(make: Make) -> None:
     assert sorted(found) == [0, 0, 8, 8]
 
 
+@pytest.mark.parity
 def test_gradients_do_not_depend_on_micro_batches(make: Make) -> None:
     """Rows keep their masks: four at once, two by two, every second one on each replica."""
     model, rows, seed = make(Lora(rank=2, targets=ALL, dropout=0.4)), batch(), dropout_seed(1, 2)
@@ -301,6 +302,7 @@ def test_modes_agree_and_evaluation_leaves_nothing_out(make: Make) -> None:
     np.testing.assert_array_equal(logits(model, rows), without)
 
 
+@pytest.mark.parity
 def test_recompute_sees_the_same_masks(make: Make) -> None:
     lora, found = Lora(rank=2, targets=["q_proj", "down_proj"], dropout=0.4), []
     for again in (False, True):
