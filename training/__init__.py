@@ -1,6 +1,8 @@
 """The thin trainer: a decoder, trained on the MindRecord shards of an output folder.
 
-    config -> data -> model -> loss -> gradients -> optimizer -> loop        (in reading order)
+    config -> data -> model -> loss -> gradients -> parallel, pipeline -> optimizer -> loop
+
+in reading order; docs/training.md has the parts of it.
 
 `import training` loads no MindSpore; the names below load their module when first used.
 """

@@ -32,10 +32,10 @@ from training.lora import apply_lora
 from training.loss import VocabParallelLoss, token_losses
 from training.mesh import Mesh
 from training.model import Decoder, initialize
-from training.optimizer import TIED
 from training.parallel import Layout, check_model, parallelize, recompute
 from training.pieces import Float32, Piece, Read
 from training.pipeline import PipelineStage
+from training.reduce import speaks
 from training.sections import ModelConfig
 from training.shapes import EMBEDDING, HEAD
 from training.timeline import stage_layers
@@ -108,9 +108,7 @@ class Built:
         """What this process writes of them into a checkpoint: over all processes, each once."""
         for weight in self._frozen():
             part = self.layout.slices[weight.name]
-            copy = weight.name == TIED and not self.mesh.is_first_stage
-            first_part = part.axis is not None or self.mesh.tp_rank == 0
-            if first_part and self.mesh.dp_rank == 0 and not copy:
+            if speaks(self.mesh, part.axis is not None, weight.name == EMBEDDING):
                 yield Piece("w", weight.name, part, 0, part.size, partial(_values, weight))
 
     def _frozen(self) -> Iterator[Parameter]:

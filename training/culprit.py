@@ -27,13 +27,11 @@ COLUMNS = ["row", "start", "file", "source_row"]
 
 def describe(loader: Loader, epoch: int, positions: Int64) -> str:
     """One line that names the rows at ascending positions of an epoch, and their documents."""
-    folders, nth = loader.mix.places(positions)
-    rows = np.empty(len(positions), np.int64)
+    folders, rows = loader.mix.rows_at(epoch, positions)
     documents: list[list[str]] = [[] for _ in positions]
     unread: list[str] = []
     for f, split in enumerate(loader.splits):
         ours = np.flatnonzero(folders == f)
-        rows[ours] = loader.mix.folder_order(f, epoch, nth[ours])
         shards = np.searchsorted(split.starts, rows[ours], "right") - 1
         for shard in np.unique(shards).tolist():
             some = ours[shards == shard]

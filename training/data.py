@@ -168,12 +168,7 @@ class Loader:
 
     def _named(self, epoch: int, first: int) -> list[str]:
         """Rows of an epoch from a position on."""
-        positions = np.arange(first, self.rows)
-        folders, nth = self.mix.places(positions)
-        rows = np.empty(len(positions), np.int64)
-        for f in range(len(self.splits)):
-            ours = folders == f
-            rows[ours] = self.mix.folder_order(f, epoch, nth[ours])
+        folders, rows = self.mix.rows_at(epoch, np.arange(first, self.rows))
         return [self.splits[f].named(row) for f, row in zip(folders.tolist(), rows.tolist())]
 
     def state(self) -> dict[str, Any]:

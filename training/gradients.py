@@ -5,13 +5,14 @@ batches, then over processes, and divided once, by the number of valid targets o
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
 from training.derive import Batch
+from training.flat import as_float32
 from training.loss import token_losses
 
 FIELDS = ("input_ids", "position_ids", "segments", "labels", "loss_mask")
@@ -50,13 +51,8 @@ def loss_function(model: nn.Cell, mode: str, losses: Losses = token_losses) -> L
     return ms.jit(forward) if mode == "graph" else forward
 
 
-def gradient_function(model: nn.Cell, mode: str, losses: Losses = token_losses) -> GradientFunction:
-    """(*tensors(batch), scale) -> ((sum, count), gradients of sum x scale, float32).
-
-    scale: float32 scalar, above 1 where small gradients would vanish in float16. A weight that is
-    held in a lower dtype has its gradient rounded to that dtype.
-    """
-    weights = model.trainable_params()
+def scaled_loss_of(model: nn.Cell, losses: Losses = token_losses) -> Callable[..., Any]:
+    """(*tensors(batch), scale) -> (sum of the token losses x scale, (that sum, valid targets))."""
     forward = loss_function(model, "pynative", losses)
 
     def scaled(
@@ -70,6 +66,17 @@ def gradient_function(model: nn.Cell, mode: str, losses: Losses = token_losses) 
         total, count = forward(input_ids, position_ids, segments, labels, loss_mask)
         return total * scale, (total, count)
 
+    return scaled
+
+
+def gradient_function(model: nn.Cell, mode: str, losses: Losses = token_losses) -> GradientFunction:
+    """(*tensors(batch), scale) -> ((sum, count), gradients of sum x scale, float32).
+
+    scale: float32 scalar, above 1 where small gradients would vanish in float16. A weight that is
+    held in a lower dtype has its gradient rounded to that dtype.
+    """
+    weights = model.trainable_params()
+    scaled = scaled_loss_of(model, losses)
     differentiated = ms.value_and_grad(scaled, None, weights, has_aux=True)
 
     def function(
@@ -110,5 +117,5 @@ def accumulate(
 
 def add(summed: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of one more micro batch, of any dtype, added in float32; `summed` may be empty."""
-    wide = [g if g.dtype == ms.float32 else g.astype(ms.float32) for g in gradients]
+    wide = [as_float32(gradient) for gradient in gradients]
     return [a + b for a, b in zip(summed, wide, strict=True)] if summed else wide

@@ -8,7 +8,7 @@ writes metrics.
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from training.optimizer import Optimizer
 from training.order import Epoch
 from training.outcome import TrainResult, sum_up
 from training.profile_steps import Phases
+from training.readers import cut
 from training.reduce import step_totals
 from training.saver import Saver
 from training.scale import LossScale
@@ -101,6 +102,7 @@ class Trainer:
             config.parallel.enable_parallel_optimizer,
             config.parallel.bucket_mib,
         )
+        self.flops = metrics.flops_per_token(config.model, self.vocab_size, self.seq_length)
         self.scale = LossScale.of(config.precision)
         self.phases = Phases(self.save_dir, rank, config.profile)
         self.step = self.updates = 0
@@ -130,7 +132,8 @@ class Trainer:
             with self.phases("data"):
                 epoch, batch = self._next_batch()
             with self.phases("forward and backward"):
-                sums = self.built.runner.run(self._micro_batches(batch), self.scale.value)
+                micro_batches = cut(batch, self.config.batch_size)
+                sums = self.built.runner.run(micro_batches, self.scale.value)
             with self.phases("reduce"):
                 loss, valid = step_totals(self.comm, sums.loss_sum, sums.valid_tokens)
                 loss /= max(valid, 1)
@@ -235,8 +238,6 @@ class Trainer:
         return metrics.MetricsLog(path, self.step, writes=writes, tensorboard=tensorboard)
 
     def _greet(self) -> None:
-        config = self.config
-        self.flops = metrics.flops_per_token(config.model, self.vocab_size, self.seq_length)
         log.info(
             "%s weights here, %s of them trained; an epoch is %d steps of %d rows, and %d rows at "
             "its end are not read",
@@ -252,11 +253,6 @@ class Trainer:
         while self.batches.consumed in self.skipped:
             next(self.batches)
         return self.batches.epoch, next(self.batches)
-
-    def _micro_batches(self, batch: Batch) -> Iterator[Batch]:
-        size = self.config.batch_size
-        for at in range(0, self.config.rows_per_step, size):
-            yield {name: rows[at : at + size] for name, rows in batch.items()}
 
     def _seed_dropout(self, micro_batch: int) -> None:
         """Tells dropout which rows of the step come; replicas take turns in them."""

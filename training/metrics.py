@@ -3,7 +3,8 @@
     {"step": 0, "eval_loss": 8.32}                                     before the first step
     {"step": 1, "loss": 8.33, "lr": 0.0003, "grad_norm": 1.9, "tokens_per_s": 4100.0, "mfu": null,
      "memory_mib": 912.5, "comm_share": 0.08, "data_share": 0.002, "valid_tokens": 4072,
-     "consumed_rows": 8}                "eval_loss" when evaluated, "loss_scale" in float16
+     "consumed_rows": 8}                "eval_loss" when evaluated, "loss_scale" in float16, and
+                                        "overflow": true for a step that was left out
 
 `loss` and `eval_loss` are nats per valid target; `tokens_per_s` counts all slots of the rows, of
 all replicas; `mfu` is the share of the devices' peak, null without peak_tflops; shares are of the

@@ -60,6 +60,15 @@ class Mix:
             out[some] = order(position[some], rows, self.seed, number, folder)
         return out
 
+    def rows_at(self, epoch: int, positions: Int64) -> tuple[Int32, Int64]:
+        """(folder, row number in it) at ascending positions of an epoch."""
+        folders, nth = self.places(positions)
+        rows = np.empty(len(positions), np.int64)
+        for folder in range(len(self.counts)):
+            ours = folders == folder
+            rows[ours] = self.folder_order(folder, epoch, nth[ours])
+        return folders, rows
+
 
 def mix_of(folder_rows: Sequence[int], weights: Sequence[float], seed: int | None) -> Mix:
     """The mix of folders with these numbers of rows."""

@@ -28,9 +28,6 @@ from training.reduce import Reducer
 from training.sections import OptimizerConfig
 from training.shapes import EMBEDDING
 
-TIED = EMBEDDING
-"""The weight that the first and the last stage may both hold."""
-
 
 class Optimizer:
     """AdamW over the weights of this process."""
@@ -56,7 +53,7 @@ class Optimizer:
         weights = []
         for p in self.params:
             family = Family(
-                apart=apart and p.name == TIED,
+                apart=apart and p.name == EMBEDDING,
                 sliced=layout.slices[p.name].axis is not None,
                 partial=p.name in layout.partial,
                 decays=p.ndim > 1,
@@ -155,7 +152,7 @@ class Optimizer:
         """Whether the first and the last stage both train an embedding of this name: a tied one."""
         if self.comm.ends.size == 1:
             return False
-        mine = float(any(p.name == TIED for p in self.params))
+        mine = float(any(p.name == EMBEDDING for p in self.params))
         both = self.comm.ends.all_reduce(Tensor(np.array([mine], np.float32)))
         return bool(both.asnumpy()[0] == 2)
 

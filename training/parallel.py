@@ -26,7 +26,7 @@ from training.mesh import Mesh
 from training.model import Decoder
 from training.pieces import Slice
 from training.sections import ModelConfig, Parallel, Recompute
-from training.shapes import EMBEDDING, split_axis
+from training.shapes import EMBEDDING, split_axis, split_range
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,6 @@ class Layout:
     partial: frozenset[str]
     """Weights that each partner holds whole, and whose gradient here is one summand of several: it
     is to be summed over the tensor-parallel group."""
-
-
-def split_range(total: int, parts: int, index: int) -> tuple[int, int]:
-    """Start and stop of part `index` of range(total); the first parts have one more, if any."""
-    length, longer = divmod(total, parts)
-    start = index * length + min(index, longer)
-    return start, start + length + (index < longer)
 
 
 def check_model(config: ModelConfig, parallel: Parallel, mesh: Mesh, seq_length: int) -> None:

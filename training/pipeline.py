@@ -16,7 +16,14 @@ from mindspore import Tensor, nn
 
 from training.comm import Comm, Edge
 from training.derive import Batch
-from training.gradients import Losses, StepGradients, add, loss_function, tensors
+from training.gradients import (
+    Losses,
+    StepGradients,
+    add,
+    loss_function,
+    scaled_loss_of,
+    tensors,
+)
 from training.loss import token_losses
 from training.mesh import Mesh
 from training.timeline import Action, Backward, Forward, Kind, Side, Transfer, timeline
@@ -130,7 +137,8 @@ class Step:
         self.prepare(i)
         value, gradients = self.stage.gradient(*arguments)
         if last:
-            self.losses.append(value[1])
+            _, (loss, _) = value
+            self.losses.append(loss)
         if not mesh.is_first_stage:
             self.outgoing["previous"][i], gradients = gradients
         self.gradients = add(self.gradients, gradients)
@@ -172,24 +180,6 @@ def stream_of(model: nn.Cell) -> Callable[..., Tensor]:
 
     def function(x: Tensor, position_ids: Tensor, segments: Tensor) -> Tensor:
         return model(x, position_ids, segments)
-
-    return function
-
-
-def scaled_loss_of(model: nn.Cell, losses: Losses) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(x, position_ids, segments, labels, loss_mask, scale) -> (summed loss x scale, the loss)."""
-    losses_of = loss_function(model, "pynative", losses)
-
-    def function(
-        x: Tensor,
-        position_ids: Tensor,
-        segments: Tensor,
-        labels: Tensor,
-        loss_mask: Tensor,
-        scale: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        loss, _ = losses_of(x, position_ids, segments, labels, loss_mask)
-        return loss * scale, loss
 
     return function
 

@@ -47,6 +47,18 @@ def step_totals(comm: Comm, loss_sum: float, valid: int) -> tuple[float, int]:
     return math.fsum(numbers[ends, 0]), int(numbers[ends, 1].sum())
 
 
+def speaks(mesh: Mesh, sliced: bool, copied: bool, sharded: bool = False) -> bool:
+    """Whether this process is the one of all holders of a weight, or of its part of it, that counts
+    it in norms and writes it into checkpoints.
+
+    sliced: tensor-parallel partners hold different parts. copied: it is a tied embedding, which the
+    last stage holds too. sharded: replicas answer for different elements.
+    """
+    first_part = sliced or mesh.tp_rank == 0
+    first_replica = sharded or mesh.dp_rank == 0
+    return first_part and first_replica and not (copied and not mesh.is_first_stage)
+
+
 class Reducer:
     """Sums gradients over the processes that hold the same weights."""
 
@@ -55,14 +67,9 @@ class Reducer:
         self.mesh, self.comm, self.sharded = mesh, comm, sharded
 
     def owns(self, bucket: Bucket) -> bool:
-        """Whether this process is the one of all holders of these elements that speaks for them.
-
-        It counts them in the norm and writes them into checkpoints.
-        """
-        family, mesh = bucket.family, self.mesh
-        first_part = family.sliced or mesh.tp_rank == 0
-        first_replica = self.sharded or mesh.dp_rank == 0
-        return first_part and first_replica and not (family.apart and not mesh.is_first_stage)
+        """Whether this process speaks for a bucket's weights, or for its own shard of them."""
+        family = bucket.family
+        return speaks(self.mesh, family.sliced, family.apart, self.sharded)
 
     def reduce(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Float32 sums, flat: of each bucket, or of this replica's part of it.

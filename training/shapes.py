@@ -91,13 +91,17 @@ def split_axis(name: str) -> int | None:
     return None
 
 
-def local_shape(name: str, shape: Shape, parts: int, index: int) -> Shape:
-    """Shape of the part of a weight that partner `index` of `parts` holds.
+def split_range(total: int, parts: int, index: int) -> tuple[int, int]:
+    """Start and stop of part `index` of range(total); the first parts have one more, if any."""
+    length, longer = divmod(total, parts)
+    start = index * length + min(index, longer)
+    return start, start + length + (index < longer)
 
-    Along a length that does not divide, the first parts have one more.
-    """
+
+def local_shape(name: str, shape: Shape, parts: int, index: int) -> Shape:
+    """Shape of the part of a weight that partner `index` of `parts` holds."""
     axis = split_axis(name)
     if axis is None:
         return shape
-    length = shape[axis] // parts + (index < shape[axis] % parts)
-    return (*shape[:axis], length, *shape[axis + 1 :])
+    start, stop = split_range(shape[axis], parts, index)
+    return (*shape[:axis], stop - start, *shape[axis + 1 :])

@@ -16,10 +16,10 @@ from training.ledger import ledger
 from training.lora import set_dropout_seed
 from training.mesh import Mesh
 from training.optimizer import Optimizer
-from training.parallel import check_model, split_range
+from training.parallel import check_model
 from training.plan import obstacle
 from training.sections import Lora, ModelConfig, OptimizerConfig, Parallel, Precision
-from training.shapes import local_shape
+from training.shapes import local_shape, split_range
 
 VOCAB, LENGTH = 21, 8
 LOW = Precision(param_init_type="bfloat16")

@@ -13,9 +13,9 @@ from tests.training.programs import tensor_parallel as cases
 from tests.training.ranks import Result, run_ranks
 from training.comm import open_comm
 from training.mesh import Mesh
-from training.parallel import check_model, parallelize, split_range
+from training.parallel import check_model, parallelize
 from training.sections import ModelConfig, Parallel
-from training.shapes import parameter_shapes
+from training.shapes import parameter_shapes, split_range
 
 Floats = npt.NDArray[np.float32]
 Launched = Callable[[int], list[Result]]

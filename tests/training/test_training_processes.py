@@ -1,6 +1,6 @@
 """Whole runs on several processes: they come to what one process comes to, also when killed.
 
-`make parity` runs the whole matrix, and the cases of 4 and 8 processes here.
+`make parity` runs these, and then the whole matrix.
 """
 
 import json
@@ -51,10 +51,7 @@ CASES = {
 }
 
 
-MANY = [2, *(pytest.param(n, marks=pytest.mark.parity) for n in (4, 8))]
-
-
-@pytest.mark.parametrize("processes", MANY)
+@pytest.mark.parametrize("processes", CASES)
 def test_many_processes_come_to_what_one_does(processes: int, data: Path, one: Outcome) -> None:
     assert one.loss[-1] < one.loss[0] - 0.5  # it learns, so equal losses mean something
     for keys, outcome in zip(CASES[processes], run_cases(data, CASES[processes]), strict=True):
@@ -66,7 +63,7 @@ def test_many_processes_come_to_what_one_does(processes: int, data: Path, one: O
     ("layout", "another"),
     [
         (case(dp=2, zero=True), case(tp=2)),
-        pytest.param(case(dp=2, tp=2, zero=True), case(dp=4), marks=pytest.mark.parity),
+        (case(dp=2, tp=2, zero=True), case(dp=4)),
     ],
     ids=["dp2 to tp2", "dp2 tp2 to dp4"],
 )

@@ -184,6 +184,15 @@ def one_piece(folder: Path) -> Path:
     return folder / "rank-00000.json"
 
 
+def changed_piece(tmp_path: Path, change: dict[str, Any]) -> Path:
+    """The same with other keys in the index's only piece."""
+    path = one_piece(tmp_path)
+    content = read_index(path)
+    content["pieces"][0] |= change
+    path.write_text(json.dumps(content))
+    return path
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -209,10 +218,7 @@ def one_piece(folder: Path) -> Path:
 def test_an_index_with_an_impossible_piece_is_damaged(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    path = one_piece(tmp_path)
-    content = read_index(path)
-    content["pieces"][0] |= change
-    path.write_text(json.dumps(content))
+    path = changed_piece(tmp_path, change)
     with pytest.raises(UserError, match=r"rank-00000.json is damaged: piece 0 is {'key'"):
         read_index(path)
 
@@ -229,9 +235,6 @@ def test_an_index_of_another_kind_is_damaged(tmp_path: Path, content: str) -> No
 def test_an_index_that_does_not_fit_its_tensors_is_damaged(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    path = one_piece(tmp_path)
-    content = read_index(path)
-    content["pieces"][0] |= change
-    path.write_text(json.dumps(content))
+    changed_piece(tmp_path, change)
     with pytest.raises(UserError, match="json is damaged: .*safetensors holds no float32"):
         read_rank(tmp_path, 0)
