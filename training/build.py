@@ -134,7 +134,7 @@ def build(
 
     Raises UserError when the model cannot be divided as asked, or nothing is left to train.
     """
-    check_model(config.model, config.parallel, mesh, seq_length)
+    check_model(config.model, vocab_size, seq_length, config.parallel, mesh)
     layers = stage_layers(config.model, vocab_size, seq_length, mesh.pp)[mesh.pp_rank]
     first, last = mesh.is_first_stage, mesh.is_last_stage
     model = Decoder(config.model, vocab_size, config.precision, layers, embed=first, head=last)

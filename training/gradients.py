@@ -111,11 +111,17 @@ def accumulate(
         (loss, valid), gradients = function(*tensors(batch), factor)
         total += float(loss.asnumpy())
         count += int(valid.asnumpy())
-        summed = add(summed, gradients)
+        add(summed, gradients)
     return StepGradients(total, count, summed)
 
 
-def add(summed: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of one more micro batch, of any dtype, added in float32; `summed` may be empty."""
-    wide = [as_float32(gradient) for gradient in gradients]
-    return [a + b for a, b in zip(summed, wide, strict=True)] if summed else wide
+def add(summed: list[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Adds gradients of one more micro batch, of any dtype, in float32; `summed` may be empty.
+
+    One after another, so that beside sums and gradients there is one tensor at most.
+    """
+    if not summed:
+        summed.extend(map(as_float32, gradients))
+        return
+    for i, gradient in enumerate(gradients):
+        summed[i] = summed[i] + as_float32(gradient)

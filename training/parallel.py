@@ -40,7 +40,9 @@ class Layout:
     is to be summed over the tensor-parallel group."""
 
 
-def check_model(config: ModelConfig, parallel: Parallel, mesh: Mesh, seq_length: int) -> None:
+def check_model(
+    config: ModelConfig, vocab_size: int, seq_length: int, parallel: Parallel, mesh: Mesh
+) -> None:
     """Raises UserError when the model cannot be divided as asked."""
     divided = {
         "num_heads": config.num_heads,
@@ -51,9 +53,9 @@ def check_model(config: ModelConfig, parallel: Parallel, mesh: Mesh, seq_length:
         _require_parts(f"model.{key}", value, mesh.tp)
     if parallel.use_seq_parallel:
         _require_parts("with parallel.use_seq_parallel, the row length", seq_length, mesh.tp)
-    if config.vocab_size is not None and config.vocab_size < mesh.tp:
+    if vocab_size < mesh.tp:
         raise UserError(
-            f"model.vocab_size is {config.vocab_size}, less than parallel.model_parallel "
+            f"the vocabulary has {vocab_size} ids, less than parallel.model_parallel "
             f"({mesh.tp}): give at most that many parts"
         )
     if config.num_layers < mesh.pp:

@@ -141,7 +141,7 @@ class Step:
             self.losses.append(loss)
         if not mesh.is_first_stage:
             self.outgoing["previous"][i], gradients = gradients
-        self.gradients = add(self.gradients, gradients)
+        add(self.gradients, gradients)
 
     def transfer(self, side: Side, sends: int | None, receives: int | None) -> None:
         """Meets the neighbour, which does the same the other way round."""

@@ -61,7 +61,7 @@ class Layout:
     @property
     def bubble(self) -> float:
         """Share of the time in which a stage waits."""
-        return bubble(self.mesh.pp, self.config.micro_batch_num)
+        return bubble(self.mesh.pp, self.config.micro_batch_num, self.config.parallel.schedule)
 
     @property
     def parts(self) -> dict[str, float]:

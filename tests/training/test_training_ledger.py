@@ -89,7 +89,7 @@ def test_rules_are_those_of_the_trainer(config: TrainConfig) -> None:
     for tp, pp in product((1, 2, 3, 4, 5, 8), (1, 2, 3)):
         mesh = Mesh(pp, 1, tp)
         try:
-            check_model(model, Parallel(), mesh, LENGTH)
+            check_model(model, model.vocab_size or 0, LENGTH, Parallel(), mesh)
             allowed = True
         except UserError:
             allowed = False

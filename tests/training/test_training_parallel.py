@@ -203,7 +203,7 @@ def test_split_range_by_eye() -> None:
         ({"num_heads": 6, "hidden_size": 48}, Mesh(tp=4), 8, r"num_heads is 6.*\(4\)"),
         ({"num_heads": 8, "n_kv_heads": 2}, Mesh(tp=4), 8, r"n_kv_heads is 2.*\(4\)"),
         ({"intermediate_size": 33}, Mesh(tp=2), 8, r"intermediate_size is 33.*\(2\)"),
-        ({"vocab_size": 1}, Mesh(tp=2), 8, r"vocab_size is 1.*\(2\)"),
+        ({"vocab_size": 1}, Mesh(tp=2), 8, r"vocabulary has 1 ids.*\(2\)"),
         ({"num_layers": 3}, Mesh(pp=4), 8, r"num_layers is 3.*\(4\)"),
         ({}, Mesh(tp=2), 9, r"row length is 9.*\(2\)"),
     ],
@@ -213,9 +213,9 @@ def test_a_model_that_cannot_be_divided(
 ) -> None:
     parallel = Parallel(model_parallel=mesh.tp, use_seq_parallel=mesh.tp > 1)
     with pytest.raises(UserError, match=told):
-        check_model(ModelConfig(**model), parallel, mesh, length)
+        check_model(ModelConfig(**model), model.get("vocab_size", 64), length, parallel, mesh)
 
 
 def test_a_model_that_can() -> None:
-    config = ModelConfig(num_heads=8, n_kv_heads=4, vocab_size=13)
-    check_model(config, Parallel(model_parallel=4, use_seq_parallel=True), Mesh(tp=4, pp=2), 8)
+    parallel = Parallel(model_parallel=4, use_seq_parallel=True)
+    check_model(ModelConfig(num_heads=8, n_kv_heads=4), 13, 8, parallel, Mesh(tp=4, pp=2))

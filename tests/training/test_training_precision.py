@@ -176,6 +176,8 @@ def test_a_scale_keeps_small_gradients_in_float16_and_a_large_one_overflows(
 def test_gradients_of_lower_dtypes_are_added_in_float32() -> None:
     one = Tensor(np.array([256.0, 1.0], np.float32)).astype(ms.bfloat16)
     small = Tensor(np.array([1.0, 2**-9], np.float32)).astype(ms.bfloat16)
-    first = add([], [one])
-    assert first[0].dtype == ms.float32
-    assert add(first, [small])[0].asnumpy().tolist() == [257.0, 1 + 2**-9]  # no bfloat16s
+    summed: list[Tensor] = []
+    add(summed, [one])
+    assert summed[0].dtype == ms.float32
+    add(summed, [small])
+    assert summed[0].asnumpy().tolist() == [257.0, 1 + 2**-9]  # no bfloat16s
