@@ -9,7 +9,10 @@ import sys
 
 from benchmarks.common import ROOT
 
-SCRIPTS = ("end_to_end", "signatures", "writer", "loader", "trainer", "engine", "plan", "busy")
+SCRIPTS = (
+    *("end_to_end", "signatures", "writer", "loader", "engine", "plan", "busy"),
+    *("trainer", "recompute", "bubble"),
+)
 
 
 def main() -> int:
