@@ -39,7 +39,6 @@ from training.reduce import speaks
 from training.sections import ModelConfig
 from training.shapes import EMBEDDING, HEAD
 from training.timeline import stage_layers
-from training.weights import Weights
 
 Prepare = Callable[[int], None]
 """Called with the number of a micro batch before the model runs on it."""
@@ -90,19 +89,17 @@ class Built:
     mesh: Mesh
     runner: Runner
 
-    def load(self, weights: Weights) -> None:
-        """Sets all weights but adapters, which start anew, to those of another model.
+    def restore_frozen(self, read: Read, adapters: bool = True) -> None:
+        """Sets the weights that are not trained; the optimizer sets the others.
 
-        Raises UserError when one is missing or of another shape.
+        Without `adapters`, those are left as they were drawn. Raises UserError when a weight is
+        missing or of another shape.
         """
-        for weight in self.model.get_parameters():
-            if weight.name in self.layout.slices and not is_adapter(weight.name):
-                self._set(weight, weights.read)
-
-    def restore_frozen(self, read: Read) -> None:
-        """Sets the weights that are not trained; the optimizer sets the others."""
         for weight in self._frozen():
-            self._set(weight, read)
+            if adapters or not is_adapter(weight.name):
+                part = self.layout.slices[weight.name]
+                values = read("w", weight.name, part, 0, part.size)
+                write(weight, Tensor(values.reshape(part.local_shape)))
 
     def frozen_pieces(self) -> Iterator[Piece]:
         """What this process writes of them into a checkpoint: over all processes, each once."""
@@ -115,11 +112,6 @@ class Built:
         # What is no weight, such as the seed of dropout, is not in the layout.
         names = self.layout.slices
         return (w for w in self.model.get_parameters() if not w.requires_grad and w.name in names)
-
-    def _set(self, weight: Parameter, read: Read) -> None:
-        part = self.layout.slices[weight.name]
-        values = read("w", weight.name, part, 0, part.size)
-        write(weight, Tensor(values.reshape(part.local_shape)))
 
 
 def build(

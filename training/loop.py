@@ -92,7 +92,7 @@ class Trainer:
         join()
         self.saver = Saver(self.save_dir, rank, size, config.keep, config.async_save)
         self.comm = open_comm(self.mesh)
-        self.built = self._build(found)
+        self.built = self._build()
         self.optimizer = Optimizer(
             self.built.model.trainable_params(),
             config.optimizer,
@@ -111,6 +111,8 @@ class Trainer:
         if found is not None:
             self._restore(found)
             log.info("continuing after step %d from %s", self.step, found.path)
+        elif config.load_checkpoint:
+            self._load(Path(config.load_checkpoint))
         self.metrics = self._open_metrics()
         self._greet()
 
@@ -213,14 +215,18 @@ class Trainer:
         check_same_run(found, self.config, self.batches.state(), self.batches.step_rows)
         return found
 
-    def _build(self, found: Checkpoint | None) -> Built:
+    def _build(self) -> Built:
         config = self.config
         prepare = self._seed_dropout if self._has_dropout else None
         size = self.vocab_size, self.seq_length
-        built = build(config, *size, self.mesh, self.comm, prepare)
-        if found is None and config.load_checkpoint:
-            built.load(open_weights(Path(config.load_checkpoint), config.model))
-        return built
+        return build(config, *size, self.mesh, self.comm, prepare)
+
+    def _load(self, path: Path) -> None:
+        """Weights of another model, to start from; adapters start anew."""
+        weights = open_weights(path, self.config.model)
+        self.built.restore_frozen(weights.read, adapters=False)
+        if self.config.lora is None:  # else adapters are all that is trained
+            self.optimizer.load_weights(weights.read)
 
     def _restore(self, found: Checkpoint) -> None:
         """Weights, moments and the place in the data; steps that are left out stay so."""
