@@ -36,8 +36,9 @@ parity: setup
 	$(BIN)/python -m pytest -m parity
 	$(BIN)/python -m tests.training.parity_matrix
 
-# Long, several GB of disk: the memory of a build on made corpora of 2 and 4 GB.
+# Long, several GB of disk: more kills, and the memory of a build on made corpora of 2 and 4 GB.
 soak: setup
+	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m benchmarks.memory --mb 2000 4000
 
 clean:

@@ -115,7 +115,9 @@ def test_killed_before_any_rename(config_for: Make, expected: dict[str, str]) ->
     assert killed >= 8  # renames spread over the passes: 12 in A, 3 in dedup, 8 in B, 16 in C
 
 
-@pytest.mark.parametrize("passed", ["a", "b", "c"])
+@pytest.mark.parametrize(
+    "passed", ["b", *(pytest.param(name, marks=pytest.mark.soak) for name in "ac")]
+)
 def test_two_workers_killed_in_each_pass(
     config_for: Make, expected: dict[str, str], tmp_path: Path, passed: str
 ) -> None:

@@ -24,7 +24,7 @@ from tests.conftest import document, write_jsonl
 from tests.corpus.test_determinism import tree
 
 Make = Callable[..., BuildConfig]
-KILLS, SEED = 20, 11
+SEED = 11
 PASSES = ("a", "decide", "b", "c")  # folders of receipts, in the order of the run
 
 
@@ -99,8 +99,9 @@ class Command:
         }
 
 
-def test_killed_at_random_moments(many_tasks: BuildConfig) -> None:
-    """20 times SIGKILL, resumed each time; where a run was faster, another begins from nothing.
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.soak)])
+def test_killed_at_random_moments(many_tasks: BuildConfig, kills: int) -> None:
+    """SIGKILL, resumed each time; where a run was faster, another begins from nothing.
 
     A moment is a random number of new files and up to 20 ms more: so moments lie all over a run on
     any machine. In half of the cases the workers are left to notice that their parent is gone.
@@ -109,7 +110,7 @@ def test_killed_at_random_moments(many_tasks: BuildConfig) -> None:
     expected, tasks = command.undisturbed()
     fell: Counter[str] = Counter()
     code = -signal.SIGKILL
-    while (wanted := fell.total() < KILLS or not {"a", "b", "c"} <= fell.keys()) or code:
+    while (wanted := fell.total() < kills or not {"a", "b", "c"} <= fell.keys()) or code:
         moment = (rng.randrange(1, 40), rng.uniform(0, 0.02)) if wanted else (sys.maxsize, 0)
         code = _run(command, *moment, workers_too=rng.random() < 0.5)
         if code == -signal.SIGKILL:
