@@ -20,7 +20,7 @@ from mindspore import dtype as mstype
 from training.adamw import DeviceState, HostState, State, Step
 from training.buckets import Bucket, Family, Part, Shard, make_buckets
 from training.comm import Comm
-from training.flat import flatten, host, unflatten, write
+from training.flat import flatten, host, in_host_memory, unflatten, write
 from training.mesh import Mesh
 from training.parallel import Layout
 from training.pieces import Float32, Kind, Piece, Read
@@ -158,7 +158,9 @@ class Optimizer:
 
     def _state(self, bucket: Bucket, shard: Shard) -> State:
         masters = shard.fill(self._weights_of) if bucket.family.rounded else None
-        return (HostState if self.config.offload else DeviceState)(shard.size, masters)
+        offload = self.config.offload
+        on_host = in_host_memory() if offload is None else offload
+        return (HostState if on_host else DeviceState)(shard.size, masters)
 
     def _weights_of(self, p: Part) -> Float32:
         return host(self.params[p.member.index])[p.first : p.last]

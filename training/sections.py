@@ -115,8 +115,9 @@ class OptimizerConfig:
     """Decoupled; not applied to norms and biases."""
     max_grad_norm: float = 1.0
     """The gradient is scaled down to this global L2 norm when it is longer."""
-    offload: bool = False
-    """Keep moments and masters in the host's memory, and update there."""
+    offload: bool | None = None
+    """Keep moments and masters in the host's memory, and update there. Unset: only on CPU, where
+    the weights are there too, and one pass over them is faster than MindSpore's operator."""
 
     def __post_init__(self) -> None:
         for key in ("learning_rate", "eps", "max_grad_norm"):

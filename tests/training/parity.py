@@ -48,6 +48,8 @@ SHORT = {
     "offload": "optimizer.offload",
     "mode": "mode",
 }
+ON = {"model.tie_word_embeddings", "optimizer.offload"}
+"""What is on, on CPU, when nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def told(keys: dict[str, Any]) -> str:
     names = {long: short for short, long in SHORT.items()}
     parts = []
     for key, value in keys.items():
-        if key in names and value not in (False, None):
+        if key in names and (value or key in ON):
             parts.append(names[key] if value is True else f"{names[key]}={value}")
     return " ".join(map(str, parts)) or "one process"
 

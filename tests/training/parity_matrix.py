@@ -87,7 +87,7 @@ def within(keys: dict[str, Any], difference: Difference) -> bool:
 
 def matrix() -> Iterator[dict[str, Any]]:
     """All cases, those of few processes first."""
-    yield from (case(micro=4), case(full=True), case(mode="pynative"), case(offload=True))
+    yield from (case(micro=4), case(full=True), case(mode="pynative"), case(offload=False))
     factors = [f for f in itertools.product((1, 2), repeat=3) if f != (1, 1, 1)]
     for dp, tp, pp in sorted(factors, key=lambda f: f[0] * f[1] * f[2]):
         layout = {n: v for n, v in (("dp", dp), ("tp", tp), ("pp", pp)) if v > 1}
@@ -102,7 +102,7 @@ def matrix() -> Iterator[dict[str, Any]]:
             {"dtype": "float16"},
             {"tied": False},
             {"mode": "pynative"},
-            {"offload": True},
+            {"offload": False},
             {"select": ["attention", "mlp"]},
         ):
             yield case(**layout, **most, **extra)

@@ -44,7 +44,7 @@ CASES = {
     ],
     4: [
         case(dp=2, tp=2, zero=True),
-        case(dp=2, pp=2, micro=2, offload=True),
+        case(dp=2, pp=2, micro=2, offload=False),
         case(tp=2, pp=2, micro=2, sp=True),
     ],
     8: [case(dp=2, tp=2, pp=2, micro=2, zero=True, sp=True, select=["attention"])],
