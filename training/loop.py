@@ -131,6 +131,7 @@ class Trainer:
         """One optimizer step on the next rows; returns its record."""
         while True:
             began = time.perf_counter()
+            self.comm.take_seconds()  # of an evaluation, which is no part of the step
             with self.phases("data"):
                 epoch, batch = self._next_batch()
             with self.phases("forward and backward"):

@@ -1,8 +1,10 @@
 """Every way to spread a run over up to 8 processes, against one process: `make parity`.
 
-    python -m tests.training.parity_matrix [--processes 2 4 8]
+    python -m tests.training.parity_matrix [--processes 1 2 4 8] [--all]
 
-20 steps each, the same rows. Float32: loss, gradient norm, eval loss and every final weight within
+Every combination of a layout's switches on 2 processes; on 4 and 8, so many that each pair of
+settings of two switches is there, or with --all every combination (hours). 20 steps each, the same
+rows. Float32: loss, gradient norm, eval loss and every final weight within
 1e-4 relative. bfloat16 and float16 are compared with one process in the same dtype: partial sums
 are rounded before they are added, so runs differ by roundings (2^-9 relative each in bfloat16,
 2^-12 in float16), which 20 steps of training carry on. The bound is 16 of them for loss, norm and
@@ -35,16 +37,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4, 8])
-    sizes = parser.parse_args().processes
+    parser.add_argument("--all", action="store_true", help="all combinations, on any processes")
+    args = parser.parse_args()
     documents = [document for row in sequences(40, 0) for document in row]
     with tempfile.TemporaryDirectory() as folder:
         sizes_of: dict[str, Any] = {"seq_length": 16, "vocab_size": 20}
         data = write_packed(Path(folder), documents, splits=("train", "eval"), **sizes_of)
         judges = dict(zip(KINDS, run_cases(data, [judge(*kind) for kind in KINDS]), strict=True))
         lines, held = [], True
-        for keys, outcome, seconds in outcomes(
-            data, [k for k in matrix() if processes(k) in sizes]
-        ):
+        cases = [keys for keys in matrix(args.all) if processes(keys) in args.processes]
+        for keys, outcome, seconds in outcomes(data, cases):
             difference = compare(judges[kind_of(keys)], outcome)
             good = within(keys, difference)
             held &= good
@@ -85,13 +87,15 @@ def within(keys: dict[str, Any], difference: Difference) -> bool:
     return max(difference.loss, difference.norm, difference.eval_loss) < ROUNDINGS[dtype]
 
 
-def matrix() -> Iterator[dict[str, Any]]:
-    """All cases, those of few processes first."""
+def matrix(whole: bool) -> Iterator[dict[str, Any]]:
+    """All cases, those of few processes first; `whole`: all combinations of all layouts."""
     yield from (case(micro=4), case(full=True), case(mode="pynative"), case(offload=False))
     factors = [f for f in itertools.product((1, 2), repeat=3) if f != (1, 1, 1)]
     for dp, tp, pp in sorted(factors, key=lambda f: f[0] * f[1] * f[2]):
         layout = {n: v for n, v in (("dp", dp), ("tp", tp), ("pp", pp)) if v > 1}
-        yield from (case(**layout, **options) for options in combinations(dp, tp, pp))
+        options = list(combinations(dp, tp, pp))
+        chosen = options if whole or dp * tp * pp == 2 else pairs(options)
+        yield from (case(**layout, **one) for one in chosen)
         most = {
             "micro": 2,
             **({"zero": True} if dp > 1 else {}),
@@ -119,6 +123,21 @@ def combinations(dp: int, tp: int, pp: int) -> Iterator[dict[str, Any]]:
         switches["schedule"] = ("1f1b", "gpipe")
     for values in itertools.product(*switches.values()):
         yield dict(zip(switches, values, strict=True))
+
+
+def pairs(options: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Some of them, in which each pair of settings of two switches is that any of them has."""
+
+    def of(one: dict[str, Any]) -> set[Any]:
+        return set(itertools.combinations(one.items(), 2))
+
+    missing = set[Any]().union(*map(of, options))
+    chosen = []
+    while missing:
+        best = max(options, key=lambda one: len(missing & of(one)))
+        chosen.append(best)
+        missing -= of(best)
+    return chosen
 
 
 def outcomes(
