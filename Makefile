@@ -31,10 +31,12 @@ check: setup
 bench: setup
 	$(BIN)/python -m benchmarks.run_all
 
-# Long: the trainer on up to 8 processes, every kind of parallelism, against one process.
-parity: setup
+# Long (two hours): the trainer on up to 8 processes, every kind of parallelism, against one
+# process; and a loss that falls in every mode, on the demo's corpus.
+parity: demo
 	$(BIN)/python -m pytest -m parity
 	$(BIN)/python -m tests.training.parity_matrix
+	$(BIN)/python -m tests.training.demo_modes demo/out
 
 # Long, several GB of disk: more kills, and the memory of a build on made corpora of 2 and 4 GB.
 soak: setup

@@ -7,7 +7,6 @@ msrun --worker_num 4 --local_worker_num 4 --join True python -m pipelines.train 
 
 import logging
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +27,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """Trains a small decoder on the MindRecord shards of an output folder.
 --workers N starts N processes on this machine, which share the work as parallel.* says; their logs
 are in save_dir/logs."""
-PLAIN_EVERY = 30.0  # seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains and prints the losses: in this process, in several, or as one of them."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     workers, args = take_workers(sys.argv[1:] if argv is None else argv)
     size = processes()[1]
     if size > 1 and workers > 1:
@@ -74,9 +71,10 @@ def take_workers(args: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def train_with_progress(config: TrainConfig, quiet: bool = False) -> "TrainResult":
-    """`training.train` with a bar on a terminal, else a line every 30 seconds; quiet: nothing."""
+    """`training.train` with a bar on a terminal, else a log line a step; quiet: nothing."""
     from training import train  # loads MindSpore: seconds that a launcher does not need
 
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if quiet:
         return train(config)
     console = Console(file=sys.stderr)
@@ -91,23 +89,19 @@ def train_with_progress(config: TrainConfig, quiet: bool = False) -> "TrainResul
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("train", total=config.steps, told="compiling")
             return train(
-                config, lambda r: bar.update(task, completed=r["step"], told=_line(r, config))
+                config, lambda r: bar.update(task, completed=r["step"], told=line(r, config))
             )
-    said = time.monotonic()
-
-    def say(record: dict[str, Any]) -> None:
-        nonlocal said
-        if time.monotonic() - said >= PLAIN_EVERY:
-            said = time.monotonic()
-            print(_line(record, config), file=sys.stderr, flush=True)
-
-    return train(config, say)
+    logging.getLogger("training").setLevel(logging.INFO)
+    return train(config)
 
 
-def _line(record: dict[str, Any], config: TrainConfig) -> str:
+def line(record: dict[str, Any], config: TrainConfig) -> str:
+    """A step's record in a few words, for beside the bar."""
+    norm = record["grad_norm"]
     return (
         f"step {record['step']}/{config.steps} loss {record['loss']:.4f} lr {record['lr']:.2e} "
-        f"grad {record['grad_norm']:.2f} {record['tokens_per_s']:.0f} tokens/s"
+        f"grad {'overflow' if norm is None else f'{norm:.2f}'} "
+        f"{record['tokens_per_s']:.0f} tokens/s"
     )
 
 

@@ -43,6 +43,7 @@ SHORT = {
     "full": "recompute.full",
     "select": "recompute.select",
     "dtype": "precision.compute_dtype",
+    "scale": "precision.loss_scale",
     "weights": "precision.param_init_type",
     "tied": "model.tie_word_embeddings",
     "offload": "optimizer.offload",
@@ -57,8 +58,9 @@ class Outcome:
     """What a run came to."""
 
     loss: np.ndarray
-    """float64 [steps], as norm."""
+    """float64 [steps]."""
     norm: np.ndarray
+    """Of the gradient, float64 [steps]; NaN where a step overflowed in float16."""
     eval_loss: float
     weights: dict[str, np.ndarray]
     """The whole model's, float32, by name."""
@@ -127,7 +129,8 @@ def compare(one: Outcome, other: Outcome) -> Difference:
 
     def relative(a: np.ndarray, b: np.ndarray) -> float:
         assert a.shape == b.shape
-        return float(np.max(np.abs(a - b) / np.abs(a)))
+        found = float(np.max(np.abs(a - b) / np.abs(a)))
+        return found if np.isfinite(found) else np.inf
 
     weights = max(
         float(np.linalg.norm(a - other.weights[name]) / np.linalg.norm(a))

@@ -38,7 +38,8 @@ def run(rank: int, prefix: str, keys: dict[str, Any]) -> dict[str, Any]:
     weights = open_weights(Path(keys["save_dir"]))
     return {
         f"{prefix}loss": np.array([r["loss"] for r in records[1:]]),
-        f"{prefix}norm": np.array([r["grad_norm"] for r in records[1:]]),
+        # None is the norm of a step that overflowed in float16.
+        f"{prefix}norm": np.array([r["grad_norm"] for r in records[1:]], np.float64),
         f"{prefix}eval": done.eval_after,
         **{f"{prefix}w/{name}": weights.whole(name) for name in weights.shapes},
     }
