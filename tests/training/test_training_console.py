@@ -116,7 +116,7 @@ def test_the_line_of_the_readme_for_msrun(data: Path, tmp_path: Path) -> None:
     msrun = "msrun --worker_num 2 --local_worker_num 2 --join True --log_dir logs"
     words = " ".join(flags(data, tmp_path / "run", parallel__model_parallel=2))
     port = f"--master_port {free_port()}"
-    script = f"{msrun} {port} $(which python) -m pipelines.train {words}"
+    script = f"{msrun} {port} python -m pipelines.train {words}"
     done = run(["bash", "-c", script], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     log = (tmp_path / "logs" / "worker_0.log").read_text()
