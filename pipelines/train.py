@@ -91,8 +91,13 @@ def train_with_progress(config: TrainConfig, quiet: bool = False) -> "TrainResul
             return train(
                 config, lambda r: bar.update(task, completed=r["step"], told=line(r, config))
             )
-    logging.getLogger("training").setLevel(logging.INFO)
-    return train(config)
+    log = logging.getLogger("training")
+    before = log.level
+    log.setLevel(logging.INFO)
+    try:
+        return train(config)
+    finally:
+        log.setLevel(before)
 
 
 def line(record: dict[str, Any], config: TrainConfig) -> str:
