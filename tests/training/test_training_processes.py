@@ -104,5 +104,6 @@ def test_metrics_of_a_run_stand_once(data: Path, tmp_path: Path) -> None:
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
-    assert [record["consumed_rows"] for record in records[1:]] == [8, 16, 24, 33]  # an epoch is 33 rows
+    # An epoch is 33 rows: the last is in no step.
+    assert [record["consumed_rows"] for record in records[1:]] == [8, 16, 24, 33]
     assert all(0 < record["comm_share"] < 1 for record in records[1:])
