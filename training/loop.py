@@ -103,7 +103,7 @@ class Trainer:
             config.parallel.bucket_mib,
         )
         self.flops = metrics.flops_per_token(config.model, self.vocab_size, self.seq_length)
-        self.scale = LossScale.of(config.precision)
+        self.scale = LossScale.of(config.precision, config.batch_size * self.seq_length)
         self.phases = Phases(self.save_dir, rank, config.profile)
         self.step = self.updates = 0
         self.skipped: list[int] = []
@@ -136,11 +136,11 @@ class Trainer:
                 epoch, batch = self._next_batch()
             with self.phases("forward and backward"):
                 micro_batches = cut(batch, self.config.batch_size)
-                sums = self.built.runner.run(micro_batches, self.scale.value)
+                sums = self.built.runner.run(micro_batches, self.scale.factor)
             with self.phases("reduce"):
                 loss, valid = step_totals(self.comm, sums.loss_sum, sums.valid_tokens)
                 loss /= max(valid, 1)
-                share = 1 / (max(valid, 1) * self.scale.value)
+                share = 1 / (max(valid, 1) * self.scale.factor)
                 norm = self.optimizer.reduce(sums.gradients, share)
             rate = learning_rate(self.step + 1, self.config.steps, self.config.optimizer)
             record: metrics.Record = {

@@ -1,6 +1,8 @@
 """The factor of the loss that keeps small gradients above float16's smallest number.
 
-Halving and doubling it changes exponents alone: a gradient divided by it again is the same.
+Losses are summed over a micro batch (loss.py), so the factor is for their mean: it is divided by
+the micro batch's tokens, or no usual first factor would fit. All are powers of two by default, so
+that exponents alone change: a gradient divided by it again is the same.
 """
 
 from dataclasses import dataclass
@@ -19,18 +21,26 @@ class LossScale:
     """
 
     value: float = 1.0
-    """What the loss is multiplied by."""
+    """What the mean of a micro batch's losses is multiplied by."""
+    tokens: int = 1
+    """Of a micro batch, rounded up to a power of two; 1 where there is no scale."""
     window: int = 0
     """Steps in a row without overflow after which it is doubled; 0: it stays as it is."""
     good: int = 0
     """Steps without overflow since it last changed."""
 
     @classmethod
-    def of(cls, precision: Precision) -> "LossScale":
-        """That of a run: dynamic in float16, else 1."""
+    def of(cls, precision: Precision, tokens: int) -> "LossScale":
+        """That of a run with so many tokens a micro batch: dynamic in float16, else 1."""
         if precision.compute_dtype != "float16":
             return cls()
-        return cls(precision.loss_scale, precision.loss_scale_window)
+        tokens = 1 << (tokens - 1).bit_length()
+        return cls(precision.loss_scale, tokens, precision.loss_scale_window)
+
+    @property
+    def factor(self) -> float:
+        """What the sum of a micro batch's losses is multiplied by."""
+        return self.value / self.tokens
 
     @property
     def dynamic(self) -> bool:

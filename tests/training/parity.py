@@ -43,7 +43,6 @@ SHORT = {
     "full": "recompute.full",
     "select": "recompute.select",
     "dtype": "precision.compute_dtype",
-    "scale": "precision.loss_scale",
     "weights": "precision.param_init_type",
     "tied": "model.tie_word_embeddings",
     "offload": "optimizer.offload",

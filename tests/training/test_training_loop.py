@@ -255,6 +255,16 @@ def test_a_dropped_rest_is_told(config: TrainConfig, caplog: pytest.LogCaptureFi
     assert "an epoch is 4 steps of 6 rows, and 3 rows at its end are not read" in caplog.text
 
 
+def test_the_usual_first_scale_of_float16_fits(config: TrainConfig) -> None:
+    """Whatever the number of tokens, no step is left out, and the scale is in no figure."""
+    config = replace(config, mode="pynative", eval_batches=0, batch_size=6, micro_batch_num=1)
+    in_half = replace(config, precision=Precision(compute_dtype="float16"))
+    right, found = Trainer(config).advance(), Trainer(in_half).advance()
+    assert found["loss_scale"] == 65536.0 and "overflow" not in found
+    assert found["loss"] == pytest.approx(right["loss"], rel=16 * 2**-12)
+    assert found["grad_norm"] == pytest.approx(right["grad_norm"], rel=16 * 2**-12)
+
+
 @pytest.mark.parametrize(
     "compute_dtype",
     ["float32", *(pytest.param(d, marks=pytest.mark.parity) for d in ("bfloat16", "float16"))],
