@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from glob import has_magic
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar
 
 import fsspec
 
@@ -171,7 +171,7 @@ def read_range(at: Remote, start: int, stop: int) -> bytes:
     return data
 
 
-def open_reader(at: Place, block: int = BLOCK) -> BinaryIO:
+def open_reader(at: Place, block: int = BLOCK) -> io.BufferedReader:
     """A file for reading, with seek. `block`: bytes of a remote one that are asked for at a time.
 
     Raises OSError when it is not there.
@@ -181,7 +181,7 @@ def open_reader(at: Place, block: int = BLOCK) -> BinaryIO:
     found = entry(at)
     if found is None:
         raise FileNotFoundError(2, "there is no such object", str(at))
-    return cast(BinaryIO, io.BufferedReader(_Ranges(at, found.size), block))
+    return io.BufferedReader(_Ranges(at, found.size), block)
 
 
 class _Ranges(io.RawIOBase):

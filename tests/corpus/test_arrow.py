@@ -1,5 +1,10 @@
 """Work files: what is written in pieces reads as if it had been written at once."""
 
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -56,3 +61,40 @@ def test_a_row_that_is_not_there(tmp_path: Path) -> None:
     for name, row in (("a.npy", 2), ("cut.npy", 1), ("none.npy", 0)):
         with pytest.raises(UserError, match=rf"(cannot read .*{name}|{name} vanished)"):
             read_array(tmp_path / name, row)
+
+
+def test_what_is_damaged_or_no_array_of_ours(tmp_path: Path) -> None:
+    write_array(tmp_path / "a.npy", np.zeros((2, 3)))
+    content = (tmp_path / "a.npy").read_bytes()
+    np.save(tmp_path / "objects.npy", np.array([{}]))
+    (tmp_path / "cut.npy").write_bytes(content[:-1])
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "code.npy").write_bytes(content.replace(b"False", b"exit("))
+    for name in ("objects", "cut", "empty", "code"):
+        with pytest.raises(UserError, match=rf"cannot read .*{name}.npy"):
+            read_array(tmp_path / f"{name}.npy")
+
+
+@pytest.fixture
+def switching_while_parsing() -> Iterator[None]:
+    """Garbage is collected every few objects, and other threads run meanwhile."""
+
+    def switch(phase: str, info: dict[str, int]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.0001)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(switch)
+    gc.set_threshold(5)
+    yield
+    gc.set_threshold(*before)
+    gc.callbacks.remove(switch)
+
+
+@pytest.mark.usefixtures("switching_while_parsing")
+def test_threads_read_at_once(tmp_path: Path) -> None:
+    """Python 3.11 counts the depth of what it parses for all threads together."""
+    path = write_array(tmp_path / "a.npy", np.arange(6).reshape(2, 3))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: read_array(path).tolist(), range(200)))
+    assert found == [[[0, 1, 2], [3, 4, 5]]] * 200
