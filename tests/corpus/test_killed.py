@@ -99,7 +99,7 @@ class Command:
         }
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.soak)])
 def test_killed_at_random_moments(many_tasks: BuildConfig, kills: int) -> None:
     """SIGKILL, resumed each time; where a run was faster, another begins from nothing.
 

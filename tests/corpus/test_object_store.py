@@ -122,7 +122,8 @@ def _command(config: BuildConfig, tmp_path: Path) -> list[str]:
     return [sys.executable, "-m", "pipelines.build_corpus", "--config", str(path)]
 
 
-@pytest.mark.parametrize("sign", [pytest.param("work/b/", marks=pytest.mark.soak), "out/run.json"])
+@pytest.mark.soak
+@pytest.mark.parametrize("sign", ["work/b/", "out/run.json"])
 def test_killed_and_resumed(
     remote: BuildConfig, s3: Bucket, expected: dict[str, str], tmp_path: Path, sign: str
 ) -> None:

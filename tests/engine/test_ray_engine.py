@@ -188,7 +188,9 @@ class Doomed:
         return done
 
 
-@pytest.mark.parametrize("doomed", ["", "A read, clean, sign", "C pack, write"])
+@pytest.mark.parametrize(
+    "doomed", ["", "A read, clean, sign", pytest.param("C pack, write", marks=pytest.mark.soak)]
+)
 def test_a_build_is_the_local_build(
     config_for: Callable[..., BuildConfig],
     cluster: Any,

@@ -220,6 +220,7 @@ def test_command_line(
     assert capsys.readouterr().err.startswith("error: too little text on this machine: ")
 
 
+@pytest.mark.soak  # make demo does it too
 def test_this_machine(tmp_path: Path) -> None:
     gathered = gather(tmp_path)
     assert 5_000_000 <= gathered.bytes <= 12_000_000

@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_written(numbered: Numbered, reader: Any) -> Non
     assert {path: sha256_file(path) for path in out_dir.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_the_number_of_open_files_is_known(numbered: Numbered, workers: int) -> None:
     """What is counted is what MindSpore opens, and one file fewer is refused."""
     if workers > (os.cpu_count() or 1):

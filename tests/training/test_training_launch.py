@@ -69,8 +69,13 @@ def failed_at(folder: Path) -> float:
     ("kind", "code", "told"),
     [
         ("user", 2, "error: rank 1: data: the folder is missing; build it\n"),
-        ("defect", 1, "error: rank 1: ValueError: a defect\n"),
-        ("exit", 5, "error: rank 1: ended by exit code 5; its log is "),
+        pytest.param(
+            *("defect", 1, "error: rank 1: ValueError: a defect\n"), marks=pytest.mark.parity
+        ),
+        pytest.param(
+            *("exit", 5, "error: rank 1: ended by exit code 5; its log is "),
+            marks=pytest.mark.parity,
+        ),
         ("kill", 1, "error: rank 1: ended by SIGKILL, which another program or the system sent"),
         ("user joined", 2, "error: rank 1: data: the folder is missing; build it\n"),
     ],

@@ -36,7 +36,7 @@ def config(learnable: WriteData, tmp_path: Path) -> TrainConfig:
         steps=10,
         batch_size=3,
         micro_batch_num=2,
-        mode="graph",
+        mode="pynative",  # compiling takes longer than these steps
         eval_batches=2,
         shuffle=True,
         save_interval=4,
@@ -104,6 +104,7 @@ def test_a_run_by_its_record(config: TrainConfig) -> None:
 )
 def test_resume_is_bit_identical(config: TrainConfig, save_interval: int, killed: int) -> None:
     """Killed at an epoch's end, in the middle of one, and steps after the newest checkpoint."""
+    config = replace(config, mode="graph")
     straight = train(config)
     save_dir = f"{config.save_dir}-killed"
     other = replace(config, save_dir=save_dir, save_interval=save_interval)
@@ -257,7 +258,7 @@ def test_a_dropped_rest_is_told(config: TrainConfig, caplog: pytest.LogCaptureFi
 
 def test_the_usual_first_scale_of_float16_fits(config: TrainConfig) -> None:
     """Whatever the number of tokens, no step is left out, and the scale is in no figure."""
-    config = replace(config, mode="pynative", eval_batches=0, batch_size=6, micro_batch_num=1)
+    config = replace(config, eval_batches=0, batch_size=6, micro_batch_num=1)
     in_half = replace(config, precision=Precision(compute_dtype="float16"))
     right, found = Trainer(config).advance(), Trainer(in_half).advance()
     assert found["loss_scale"] == 65536.0 and "overflow" not in found
