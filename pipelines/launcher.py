@@ -30,6 +30,7 @@ POLL = 0.05  # seconds between looks at the processes
 SETTLE = 0.5  # seconds in which an earlier failure than the one seen may still be told
 PATIENCE = 2.0  # seconds from SIGTERM to SIGKILL
 QUIET = re.compile(rb"\[(DEBUG|INFO|WARNING)\] [A-Z_]+\(")
+RECENT = 1 << 16  # characters of rank 0's output in which an error is looked for
 COLLECTIVE = 600  # seconds that a collective waits, such as for a partner that compiles
 CONNECT = 120  # seconds in which all ranks must have found each other
 
@@ -42,8 +43,6 @@ class Failure:
     code: int
     """Exit code for the whole: the rank's own, or 1 when it was killed."""
     error: str
-    told: bool
-    """Whether the rank has said it itself, in its log too."""
 
 
 class Ranks:
@@ -101,9 +100,9 @@ class Ranks:
         killed = [rank for rank, code in dead.items() if code < 0]
         if told:
             first = min(told, key=lambda t: t["time"])
-            return Failure(first["rank"], first["code"], first["error"], True)
+            return Failure(first["rank"], first["code"], first["error"])
         rank = (killed or list(dead))[0]
-        return Failure(rank, max(dead[rank], 1), self._unsaid(rank, dead[rank]), False)
+        return Failure(rank, max(dead[rank], 1), self._unsaid(rank, dead[rank]))
 
     def _unsaid(self, rank: int, code: int) -> str:
         """What is known of a rank that ended without a word."""
@@ -132,20 +131,21 @@ def launch(
 ) -> int:
     """Runs a command as so many ranks and returns the exit code for the whole.
 
-    0 when all end with 0; else that of the first that failed, whose error is printed on stderr.
-    Ctrl-C ends all and is raised as KeyboardInterrupt.
+    0 when all end with 0; else that of the first that failed, whose error is printed on stderr,
+    unless rank 0 has said the same. Ctrl-C ends all and is raised as KeyboardInterrupt.
     """
+    shown = ""  # the end of what rank 0 has written
     with Ranks(command, workers, logs, env) as ranks, ranks.logs[0].open("rb") as output:
         failure = None
         while not ranks.done() and failure is None:
             time.sleep(POLL)
-            _show(output)
+            shown = (shown + _show(output))[-RECENT:]
             failure = ranks.failure()
         ranks.end()
-        _show(output)
+        shown += _show(output)
     if failure is None:
         return 0
-    if failure.rank > 0 or not failure.told:
+    if failure.error not in shown:
         print(f"error: rank {failure.rank}: {failure.error}", file=sys.stderr)
     return failure.code
 
@@ -191,9 +191,12 @@ def _start(command: Sequence[str], env: Mapping[str, str], log: Path) -> subproc
         )
 
 
-def _show(output: BinaryIO) -> None:
-    """What rank 0 has written since the last call, without MindSpore's log below errors."""
-    for line in output.readlines():
-        if not QUIET.match(line):
-            sys.stdout.write(line.decode("utf-8", "backslashreplace"))
+def _show(output: BinaryIO) -> str:
+    """Shows and returns what rank 0 has written since the last call, without MindSpore's log below
+    errors.
+    """
+    lines = (line for line in output.readlines() if not QUIET.match(line))
+    text = b"".join(lines).decode("utf-8", "backslashreplace")
+    sys.stdout.write(text)
     sys.stdout.flush()
+    return text

@@ -80,7 +80,8 @@ def report_failure(error: BaseException, code: int) -> None:
     if folder is None:
         return
     rank = processes()[0]
-    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    expected = isinstance(error, UserError | OSError)
+    text = str(error) if expected else f"{type(error).__name__}: {error}"
     told = {"rank": rank, "error": printable(text), "code": code, "time": time.time()}
     path = Path(folder) / f"rank-{rank:05d}.json"
     path.with_suffix(".part").write_text(json.dumps(told), encoding="utf-8")

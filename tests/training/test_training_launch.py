@@ -93,6 +93,18 @@ def test_a_failing_rank_ends_all_with_its_own_error(
     assert ("Traceback" in log) == (kind == "defect")
 
 
+def test_what_all_say_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a wrong config, whichever rank is the first."""
+    command = [sys.executable, str(PROGRAMS / "failing.py"), "all"]
+    assert launch(command, 2, tmp_path, {**os.environ, "PYTHONPATH": str(ROOT)}) == 2
+    out, err = capfd.readouterr()
+    assert out.splitlines()[::2] == [
+        "rank 0 of 2 began",
+        "error: data: the folder is missing; build it",
+    ]
+    assert err == ""
+
+
 def test_all_may_end_well(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, str(PROGRAMS / "failing.py"), "none"]
     assert launch(command, 2, tmp_path, {**os.environ, "PYTHONPATH": str(ROOT)}) == 0

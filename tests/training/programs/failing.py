@@ -1,7 +1,7 @@
 """A command that fails as it is told to, for test_training_launch.py.
 
 Arguments: what rank 1 does, and whether ranks connect first: KIND [joined]. Meanwhile rank 0 waits
-in a collective (joined), or sleeps, deaf to SIGTERM.
+in a collective (joined), or sleeps, deaf to SIGTERM; or does the same a little later (all).
 """
 
 import os
@@ -23,6 +23,9 @@ def main(argv: Sequence[str] | None) -> int:
         fail(kind)
     if kind == "none":
         return 0
+    if kind == "all":
+        time.sleep(0.2)
+        fail(kind)
     if is_joined:
         import mindspore as ms
 
@@ -39,7 +42,7 @@ def main(argv: Sequence[str] | None) -> int:
 def fail(kind: str) -> None:
     time.sleep(0.5)  # the others are waiting by now
     print(f"failing at {time.time()}", flush=True)
-    if kind == "user":
+    if kind in ("user", "all"):
         raise UserError("data: the folder is missing; build it")
     if kind == "defect":
         raise ValueError("a defect")
