@@ -19,3 +19,7 @@ class UserError(Exception):
 
     def __reduce__(self) -> tuple[type["UserError"], tuple[str]]:
         return type(self), (str(self),)
+
+
+class Unreadable(UserError):
+    """A file that is there and cannot be read now, which says nothing about what it holds."""

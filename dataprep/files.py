@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dataprep.errors import UserError
+from dataprep.errors import Unreadable, UserError
 from dataprep.storage import DISK_FULL, Place, Remote, place, read, staged
 
 TMP = ".tmp"  # suffix of every unfinished file; never read, removed freely
@@ -64,6 +64,12 @@ def write_error(path: Place, cause: OSError) -> UserError:
     return UserError(f"cannot write {path}: {cause.strerror or cause}; {cure}, then run again")
 
 
+def read_error(path: Place, cause: OSError) -> UserError:
+    """The one wording for a failed read: Unreadable, unless the file is not there."""
+    kind = UserError if isinstance(cause, FileNotFoundError) else Unreadable
+    return kind(f"cannot read {path}: {cause.strerror or cause}")
+
+
 def check_path(key: str, path: str) -> None:
     """Raises UserError when no file can have this name: the system's own errors name no key.
 
@@ -107,7 +113,7 @@ def read_json(path: Place) -> Any:
     try:
         return json.loads(read(path).decode("utf-8"))
     except OSError as e:
-        raise UserError(f"cannot read {path}: {e.strerror}") from e
+        raise read_error(path, e) from e
     except (ValueError, RecursionError) as e:
         raise UserError(f"{path} is damaged: not valid JSON ({e})") from e
 

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dataprep.errors import UserError
-from dataprep.files import canonical_json, fingerprint, read_json, sha256_file
+from dataprep.errors import Unreadable, UserError
+from dataprep.files import canonical_json, fingerprint, read_error, read_json, sha256_file
 from training.config import TrainConfig
 from training.pieces import Read
 from training.rankfile import index_name, read_rank
@@ -104,13 +104,13 @@ def load_latest(save_dir: Path) -> Checkpoint | None:
     """The newest undamaged checkpoint; None when there is none at all.
 
     A damaged one is named in a warning and passed over. Raises UserError when all are damaged, or
-    another version's.
+    another version's, or when one cannot be read, which may be whole.
     """
     found = list_checkpoints(save_dir)
     for path in found:
         try:
             return open_checkpoint(path)
-        except OtherVersion:
+        except (OtherVersion, Unreadable):
             raise
         except UserError as e:
             log.warning("%s; looking for an older checkpoint", e)
@@ -156,7 +156,7 @@ def _check_files(path: Path, hashes: Any) -> int:
             if sha256_file(path / name) != digest:
                 raise UserError(f"{path / name} is damaged: its hash differs")
         except OSError as e:
-            raise UserError(f"cannot read {path / name}: {e.strerror}") from e
+            raise read_error(path / name, e) from e
     return ranks
 
 
@@ -195,6 +195,12 @@ def check_same_run(
     now = json.loads(canonical_json(asdict(config)))  # as state.json has it: lists for tuples
     for key in FROZEN:
         _check_key(found, key, found.state.config.get(key), now[key], start_over)
+    began = found.state.config.get("load_checkpoint")
+    if config.load_checkpoint not in (None, began):
+        raise UserError(
+            f"load_checkpoint is {config.load_checkpoint}, but {found.path} is of a run that began "
+            f"from {began or 'new weights'}; leave the key out to continue it, {start_over}"
+        )
     if found.state.rows_per_step != rows_per_step:
         raise UserError(
             f"a step has {rows_per_step} rows (batch_size x micro_batch_num x replicas), but "

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dataprep.files import check_path
 from training.sections import (
     Lora,
     ModelConfig,
@@ -30,6 +31,7 @@ class Folder:
 
     def __post_init__(self) -> None:
         require(isinstance(self.path, str), "data.path", self.path, "give a path as text")
+        check_path("data.path", self.path)
         require("://" not in self.path, "data.path", self.path, "copy the folder to this machine")
         fits = 0 < self.weight < math.inf
         require(fits, "data.weight", self.weight, "give a number above 0, or leave the folder out")
@@ -110,10 +112,15 @@ class TrainConfig:
         for key in ("steps", "batch_size", "micro_batch_num", "data_workers", "keep"):
             value = getattr(self, key)
             require(value > 0, key, value, "give a number above 0")
+        check_path("save_dir", self.save_dir)
+        require("://" not in self.save_dir, "save_dir", self.save_dir, "give a folder")
+        if self.load_checkpoint is not None:
+            check_path("load_checkpoint", self.load_checkpoint)
         for key in ("eval_batches", "eval_interval", "save_interval", "profile"):
             value = getattr(self, key)
             require(value >= 0, key, value, "give 0 or more")
         if isinstance(self.data, str):
+            check_path("data", self.data)
             require("://" not in self.data, "data", self.data, "copy the folder to this machine")
             cure = "give a folder, or a list of entries with the keys path and weight"
             require(not self.data.startswith(("[", "{")), "data", self.data, cure)

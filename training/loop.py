@@ -7,6 +7,7 @@ writes metrics.
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,6 +25,7 @@ from training.culprit import describe
 from training.data import Loader
 from training.derive import Batch
 from training.evaluation import Evaluation
+from training.hold import hold
 from training.launch import join, processes
 from training.lora import dropout_seed, set_dropout_seed
 from training.mesh import make_mesh
@@ -32,7 +34,7 @@ from training.order import Epoch
 from training.outcome import TrainResult, sum_up
 from training.profile_steps import Phases
 from training.readers import cut
-from training.reduce import step_totals
+from training.reduce import gather_numbers, step_totals
 from training.saver import Saver
 from training.scale import LossScale
 from training.schedule import learning_rate
@@ -56,6 +58,7 @@ def train(
         if run.step == 0:
             run.record({"step": 0}, evaluate=True)
         while run.step < config.steps:
+            run.saver.check()
             record = run.advance()
             last = run.step == config.steps
             run.record(record, evaluate=last or _due(run.step, config.eval_interval))
@@ -88,8 +91,13 @@ class Trainer:
         self.evaluation = Evaluation(config, self.batches.splits, self.mesh)
         manifest = self.batches.splits[0].manifest
         self.vocab_size, self.seq_length = check_data(config.model, manifest)
+        if join() != (rank, size):
+            raise UserError(
+                f"this process takes itself for number {rank} of {size}, and the others do not; "
+                "on several machines give msrun --node_rank"
+            )
+        self._lock = hold(self.save_dir) if rank == 0 else None
         found = self._find()
-        join()
         self.saver = Saver(self.save_dir, rank, size, config.keep, config.async_save)
         self.comm = open_comm(self.mesh)
         self.built = self._build()
@@ -113,6 +121,7 @@ class Trainer:
             log.info("continuing after step %d from %s", self.step, found.path)
         elif config.load_checkpoint:
             self._load(Path(config.load_checkpoint))
+        self._agree()
         self.metrics = self._open_metrics()
         self._greet()
 
@@ -126,6 +135,11 @@ class Trainer:
             self.saver.wait()
         else:
             self.saver.abandon()
+        if self._lock is not None:
+            os.close(self._lock)
+        if kind is KeyboardInterrupt:
+            newest = self.checkpoint_path or "none, so a new run begins at step 0"
+            log.warning("stopped after step %d; the newest checkpoint is %s", self.step, newest)
 
     def advance(self) -> metrics.Record:
         """One optimizer step on the next rows; returns its record."""
@@ -154,7 +168,7 @@ class Trainer:
                     self.updates += 1
                     self.optimizer.update(rate, self.updates, norm)
                 self.scale.succeeded()
-            elif math.isfinite(loss) and self.scale.dynamic:
+            elif math.isfinite(loss) and self.scale.falls:
                 record |= {"grad_norm": None, "overflow": True}
                 self.scale.overflowed()
             else:
@@ -239,6 +253,16 @@ class Trainer:
         self.step, self.updates, self.checkpoint_path = state.step, state.updates, found.path
         self.skipped = sorted({*self.skipped, *state.skipped})
 
+    def _agree(self) -> None:
+        """Raises UserError unless all processes are at the same step and rows."""
+        places = gather_numbers(self.comm.world, [self.step, self.batches.consumed])
+        if (places != places[0]).any():
+            steps = ", ".join(f"{step:.0f}" for step in np.unique(places[:, 0]))
+            raise UserError(
+                f"the processes would continue from different checkpoints in {self.save_dir} "
+                f"(steps {steps}); give a save_dir that all see alike, and run again"
+            )
+
     def _open_metrics(self) -> metrics.MetricsLog:
         path, writes = self.save_dir / "metrics.jsonl", self.mesh.rank == 0
         tensorboard = self.config.tensorboard
@@ -309,6 +333,7 @@ class Trainer:
         if found is not None:
             self._restore(found)
             self.metrics = self._open_metrics()
+        self._agree()
         log.warning("%s; going on after step %d without these rows", told, self.step)
 
 

@@ -25,7 +25,8 @@ from dataprep.errors import UserError
 from training.order import Int64, order
 
 Int32 = npt.NDArray[np.int32]
-MOST = 10**9  # rows of a folder in an epoch of a mix: their products fit into 64 bits
+MOST = 10**9  # rows of a folder in an epoch of a mix
+BOUND = 2**63 - 1  # of the products of rows that `alternate` compares
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ def mix_of(folder_rows: Sequence[int], weights: Sequence[float], seed: int | Non
         raise UserError(
             f"data.weight: a folder gives {max(counts):,} rows to an epoch of the mix; give "
             f"weights by which it is at most {MOST:,}"
+        )
+    if len(counts) > 1 and (2 * max(counts) + 1) * sum(counts) > BOUND:
+        raise UserError(
+            f"data.weight: {len(counts)} folders give {sum(counts):,} rows to an epoch of the mix, "
+            f"and one of them {max(counts):,}; give smaller weights"
         )
     return Mix(tuple(folder_rows), counts, seed)
 

@@ -9,6 +9,7 @@ state.json sees a whole checkpoint: everything was flushed to disk before the re
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import threading
@@ -24,6 +25,8 @@ from training.checkpoint import FORMAT, STATE, TrainState, list_checkpoints, ste
 from training.pieces import Float32, Piece, Slice
 from training.rankfile import index_name, read_index, slice_of, tensors_name, write_rank
 from training.relayout import check_whole
+
+log = logging.getLogger(__name__)
 
 PATIENCE = 600.0  # seconds without a byte more, after which a rank stops waiting for others
 POLL = 0.02  # seconds
@@ -81,6 +84,11 @@ class Saver:
         if error is not None:
             raise error
 
+    def check(self) -> None:
+        """Raises what went wrong with the last checkpoint, if it is known by now."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
     def abandon(self) -> None:
         """After a failure of the run: a single process finishes what it writes, without raising.
 
@@ -88,6 +96,8 @@ class Saver:
         """
         if self._thread is not None and self.ranks == 1:
             self._thread.join()
+        if self._error is not None:
+            log.warning("%s", self._error)
 
     def _write_aside(
         self, state: TrainState, pieces: Sequence[Piece], values: Sequence[Float32]
@@ -123,7 +133,9 @@ class Saver:
             shutil.rmtree(path)
         os.replace(tmp, path)
         sync(self.save_dir)
-        for old in list_checkpoints(self.save_dir)[self.keep :]:
+        # Not those of later steps: they are damaged, or this run would have continued from them.
+        mine = [old for old in list_checkpoints(self.save_dir) if old.name <= path.name]
+        for old in mine[self.keep :]:
             shutil.rmtree(old)
 
     def _receipts(self, tmp: Path, save: str) -> dict[str, str]:

@@ -44,8 +44,13 @@ class LossScale:
 
     @property
     def dynamic(self) -> bool:
-        """Whether it changes: an overflow is then no failure of the run, but skips the step."""
+        """Whether it changes."""
         return self.window > 0
+
+    @property
+    def falls(self) -> bool:
+        """Whether an overflow halves it, and is no failure of the run but skips the step."""
+        return self.dynamic and self.value > FLOOR
 
     def succeeded(self) -> None:
         """A step had finite gradients."""
@@ -57,7 +62,7 @@ class LossScale:
 
     def overflowed(self) -> None:
         """A step had a gradient that is not finite, and was left out."""
-        assert self.dynamic
+        assert self.falls
         self.value, self.good = max(self.value / 2, FLOOR), 0
 
     def state(self) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Precision:
         require_choices(self, "precision.", dict.fromkeys((*keys, "param_init_type"), dtypes))
         for key in ("loss_scale", "loss_scale_window"):
             value = getattr(self, key)
-            require(value > 0, f"precision.{key}", value, "give a number above 0")
+            require(value >= 1, f"precision.{key}", value, "give a number of at least 1")
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,9 @@ class Recompute:
     def __post_init__(self) -> None:
         fits = not (self.full and self.select)
         require(fits, "recompute.select", self.select, "leave it out, or recompute.full")
+        chosen = self.full or bool(self.select)
+        cure = "say what of them: recompute.full or recompute.select"
+        require(self.layers is None or chosen, "recompute.layers", self.layers, cure)
         for part in self.select:
             require(part in ("attention", "mlp"), "recompute.select", part, "give attention or mlp")
 

@@ -11,6 +11,7 @@ a file says of itself is checked before it is believed.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.errors import UserError
+from dataprep.files import read_error
+from dataprep.mindrecord.filemap import FileMap
 from training.pieces import Float32
 from training.sections import Dtype
 
@@ -46,11 +49,12 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._bytes = np.memmap(path, np.uint8, "r").view(np.ndarray)
+            with path.open("rb") as f:
+                if not os.fstat(f.fileno()).st_size:  # which cannot be mapped
+                    raise UserError(f"{path} is damaged: it is empty")
+                self._bytes = FileMap(f).array()
         except OSError as e:
-            raise UserError(f"cannot read {path}: {e.strerror or e}") from e
-        except ValueError as e:  # an empty file cannot be mapped
-            raise UserError(f"{path} is damaged: {e}") from e
+            raise read_error(path, e) from e
         self.entries = _entries(path, self._bytes)
 
     def size(self, name: str) -> int:

@@ -19,6 +19,7 @@ from training.hf import CONFIG, export_llama, import_llama
 from training.pieces import Float32, Kind, Slice
 from training.relayout import Stored, Tensors
 from training.sections import Dtype, Lora, ModelConfig
+from training.shapes import parameter_shapes
 from training.tensorfile import TensorFile, write_tensors
 
 Section = TypeVar("Section", Lora, ModelConfig)
@@ -67,7 +68,9 @@ def open_weights(path: Path, model: ModelConfig | None = None) -> Weights:
     Their shapes are checked when they are read.
     """
     if path.is_file():
-        return Weights(_single(path))
+        weights = Weights(_single(path))
+        _check_names(weights, model)
+        return weights
     if (path / CONFIG).is_file():
         theirs, tensors = import_llama(path)
         _check_model(path, asdict(theirs), model)
@@ -127,6 +130,16 @@ def _single(path: Path) -> Tensors:
     sizes = {name: entry.shape for name, entry in file.entries.items() if prod(entry.shape)}
     whole = (Stored("w", name, Slice(s), 0, prod(s), file, name) for name, s in sizes.items())
     return Tensors(path, whole)
+
+
+def _check_names(weights: Weights, model: ModelConfig | None) -> None:
+    """A file of weights says nothing else of its model; what is missing is told when it is read."""
+    known = parameter_shapes(model, 1).keys() if model else weights.shapes.keys()
+    if unknown := sorted(weights.shapes.keys() - known):
+        raise UserError(
+            f"{weights.source} has weights that this model has not, {unknown[0]} for one; make the "
+            "model section agree with it"
+        )
 
 
 def _check_model(path: Path, theirs: dict[str, Any], model: ModelConfig | None) -> None:

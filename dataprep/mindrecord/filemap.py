@@ -4,7 +4,10 @@ import ctypes
 import mmap
 import os
 import weakref
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -35,6 +38,12 @@ class FileMap:
         self.address = address
         # Not at exit: a thread may still be reading then, and the system tidies up.
         weakref.finalize(self, _libc.munmap, address, self.size).atexit = False
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """All bytes, without a copy, read only; the file stays mapped as long as a view of it."""
+        buffer: Any = (ctypes.c_uint8 * self.size).from_address(self.address)
+        buffer.owner = self  # the view keeps the buffer, and the buffer keeps us
+        return np.frombuffer(memoryview(buffer).toreadonly(), np.uint8)
 
     def content(self, start: int, stop: int) -> bytes:
         """A copy of the bytes start..stop-1, 0 <= start <= stop <= size."""

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from dataprep.errors import UserError
+from dataprep.errors import Unreadable, UserError
 from dataprep.files import fingerprint
-from tests.training.checkpoints import CONFIG, FILES, check_values, names, save_one, state
+from tests.training.checkpoints import CONFIG, FILES, check_values, names, pieces, save_one, state
 from training.checkpoint import OtherVersion, check_same_run, load_latest, open_checkpoint
 from training.config import OptimizerConfig
+from training.saver import Saver
 from training.sections import Lora, ModelConfig, Parallel, Recompute
 
 
@@ -160,3 +161,34 @@ def test_other_data_order_or_rows_are_refused(tmp_path: Path) -> None:
         check_same_run(found, CONFIG, {**LOADER, "order": "feistel-2"}, 8)
     with pytest.raises(UserError, match="a step has 16 rows .* was trained with 8; change batch"):
         check_same_run(found, CONFIG, LOADER, 16)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_cannot_be_read_now_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It may be whole: going on from an older one would replace it."""
+    save_one(tmp_path, 2)
+    broken = save_one(tmp_path, 4) / name
+    real = Path.open
+
+    def failing(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == broken:
+            raise OSError(5, "Input/output error")
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", failing)
+    with pytest.raises(Unreadable, match=rf"cannot read .*{name}: Input/output error"):
+        load_latest(tmp_path)
+
+
+def test_a_run_that_began_elsewhere_is_refused(tmp_path: Path) -> None:
+    config = replace(CONFIG, load_checkpoint="first")
+    Saver(tmp_path, asynchronous=False).save(state(2, config), pieces())
+    found = load_latest(tmp_path)
+    assert found is not None
+    loader = {"data": "f" * 64, "order": "feistel-1"}
+    for same in (config, replace(CONFIG, load_checkpoint=None)):
+        check_same_run(found, same, loader, 8)
+    with pytest.raises(UserError, match="load_checkpoint is other, but .* began from first; leave"):
+        check_same_run(found, replace(CONFIG, load_checkpoint="other"), loader, 8)

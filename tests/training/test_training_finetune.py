@@ -95,4 +95,10 @@ def test_another_model_is_refused(taught: tuple[TrainConfig, TrainResult], tmp_p
         train(replace(config, model=replace(MODEL, num_layers=1)))
     with pytest.raises(UserError, match="embed_tokens.weight"):
         train(replace(config, model=replace(MODEL, vocab_size=140)))
-    assert not (tmp_path / "other").exists()
+    merge(
+        checkpoint_weights(open_checkpoint(taught[1].checkpoint_path)), tmp_path / "all.safetensors"
+    )
+    fewer = replace(config, load_checkpoint=str(tmp_path / "all.safetensors"))
+    with pytest.raises(UserError, match="has weights that this model has not, layers.1.*"):
+        train(replace(fewer, model=replace(MODEL, num_layers=1)))
+    assert not list((tmp_path / "other").glob("step-*"))

@@ -1,6 +1,8 @@
 """Whole runs: they learn, resume bit for bit, and stop with a clear word."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from dataprep.errors import UserError
-from training import ModelConfig, OptimizerConfig, TrainConfig, train
+from training import ModelConfig, OptimizerConfig, TrainConfig, loop, train
 from training.checkpoint import open_checkpoint
 from training.config import Folder
 from training.flat import write
@@ -93,7 +95,8 @@ def test_a_run_by_its_record(config: TrainConfig) -> None:
     assert result.eval_before == pytest.approx(np.log(20), rel=0.05)  # of 20 ids, nothing known
     assert result.plot_path.read_bytes().startswith(b"\x89PNG")
     saved = sorted(p.name for p in Path(config.save_dir).iterdir())
-    assert saved == ["metrics.jsonl", "metrics.png", "step-00000008", "step-00000010"]
+    steps = ["step-00000008", "step-00000010"]
+    assert saved == [".lock", "metrics.jsonl", "metrics.png", *steps]
     state = open_checkpoint(result.checkpoint_path).state
     assert (state.step, state.consumed_rows, state.epoch, state.seed) == (10, 66, 2, 17)
 
@@ -199,6 +202,50 @@ def test_a_loss_that_is_not_finite_stops_the_run(config: TrainConfig) -> None:
     with pytest.raises(UserError, match=told):
         run.advance()
     assert (run.built.model.embed_tokens.weight.asnumpy() == before).all()
+
+
+def test_a_gradient_that_no_scale_makes_finite_stops_the_run(config: TrainConfig) -> None:
+    """In float16 an overflow leaves the step out, until there is no scale left to blame."""
+    half = Precision(compute_dtype="float16", loss_scale=2.0)
+    run = Trainer(replace(config, precision=half))
+    runner = run.built.runner.run
+
+    def infinite(micro_batches: Any, scale: float) -> StepGradients:
+        sums = runner(micro_batches, scale)
+        return sums._replace(gradients=[g / 0 for g in sums.gradients])
+
+    run.built.runner.run = infinite  # type: ignore[method-assign]
+    record = run.advance()
+    assert record["overflow"] and record["loss_scale"] == 1.0
+    with pytest.raises(UserError, match="step 2 has loss .* and gradient norm (inf|nan), on "):
+        run.advance()
+
+
+def test_processes_that_disagree_are_told(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "gather_numbers", lambda *_: np.array([[4.0, 24], [2, 12]]))
+        with pytest.raises(UserError, match=r"different checkpoints in .* \(steps 2, 4\)"):
+            Trainer(config)
+    monkeypatch.setattr(loop, "join", lambda: (1, 2))
+    with pytest.raises(UserError, match="takes itself for number 0 of 1, .* --node_rank"):
+        Trainer(config)
+
+
+def test_one_run_at_a_time(config: TrainConfig, caplog: pytest.LogCaptureFixture) -> None:
+    code = "import sys; from pathlib import Path; from training.hold import hold; "
+    code += "lock = hold(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, config.save_dir]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"another run writes into {config.save_dir}; wait"):
+            Trainer(config)
+        other.kill()
+    with pytest.raises(KeyboardInterrupt), Trainer(config) as run:
+        run.advance()
+        raise KeyboardInterrupt
+    assert "stopped after step 1; the newest checkpoint is none, so a new run" in caplog.text
 
 
 def test_rows_that_are_not_finite_are_left_out(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.errors import UserError
 from training import order
 from training.mix import Mix, alternate, mix_of
 
@@ -74,6 +75,11 @@ def test_large_counts_do_not_overflow() -> None:
     assert [k for f, k in last if f == 0][-1] == 10**9 - 1
     assert [k for f, k in last if f == 1][-1] == 10**9 - 8
     assert len(set(last)) == 5
+
+
+def test_a_mix_too_large_to_count_is_refused() -> None:
+    with pytest.raises(UserError, match="5 folders give 5,000,000,000 rows .* smaller weights"):
+        mix_of([10**9] * 5, [1.0] * 5, None)
 
 
 @pytest.mark.parametrize("seed", [None, 17])

@@ -27,6 +27,19 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-00000004", "step-00000010"]
 
 
+def test_a_damaged_later_one_does_not_push_out_what_is_written(tmp_path: Path) -> None:
+    """Step 8 is restored from a backup, since step 10 is damaged; the run goes on from there."""
+    for step in (8, 10):
+        save_one(tmp_path, step)
+    (tmp_path / "step-00000010" / "state.json").write_text("{}")
+    save_one(tmp_path, 9, keep=1)
+    assert names(tmp_path) == ["step-00000009", "step-00000010"]
+    found = load_latest(tmp_path)
+    assert found is not None and found.state.step == 9
+    save_one(tmp_path, 10, keep=1)
+    assert names(tmp_path) == ["step-00000010"]
+
+
 def test_a_kill_while_writing_leaves_the_earlier_one(tmp_path: Path) -> None:
     save_one(tmp_path, 2)
     with (
@@ -90,6 +103,20 @@ def test_an_error_in_the_background_is_raised_by_the_next_save(tmp_path: Path) -
         one.abandon()  # which raises nothing
     with pytest.raises(UserError, match="cannot write .*step-00000001: Input/output error"):
         one.save(state(2), pieces())
+
+
+def test_an_error_in_the_background_is_told_as_soon_as_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Saver(tmp_path)
+    one.check()
+    with mock.patch.object(saver, "write_rank", side_effect=OSError(5, "Input/output error")):
+        one.save(state(1), pieces())
+        one.abandon()
+    assert "cannot write" in caplog.text and "step-00000001" in caplog.text
+    with pytest.raises(UserError, match="cannot write .*step-00000001: Input/output error"):
+        one.check()
+    one.check()  # it is told once
 
 
 def ranks_of(tmp_path: Path, ranks: int) -> list[Saver]:

@@ -1,6 +1,8 @@
 """Safetensors files: as the library of that name reads and writes them, and hostile ones."""
 
+import gc
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,3 +151,18 @@ def test_any_damaged_header_ends_in_one_line_or_in_order(
         return
     for name in file.entries:
         assert file.read(name, 0, file.size(name)).dtype == np.float32
+
+
+def test_no_descriptor_is_held_and_views_outlive_the_file(tmp_path: Path) -> None:
+    """A checkpoint has a file a rank, and a process may open some thousand."""
+    path = tmp_path / "x.safetensors"
+    write(path)
+    before = len(os.listdir("/proc/self/fd"))
+    files = [TensorFile(path) for _ in range(20)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    view = files[0].read("a", 0, 6)
+    del files
+    gc.collect()
+    assert view.tolist() == A.reshape(-1).tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
