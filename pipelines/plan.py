@@ -109,7 +109,7 @@ class PlanConfig:
         except UserError as e:
             raise UserError(str(e).removeprefix("model.")) from e
         precision = Precision(self.compute_dtype, param_init_type=self.param_init_type)
-        return TrainConfig("", "", model, precision=precision, lora=self.lora)
+        return TrainConfig("out", "run", model, precision=precision, lora=self.lora)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,7 +227,7 @@ def cure(config: PlanConfig, base: TrainConfig, vocab_size: int) -> str:
 
 def keys(config: TrainConfig) -> str:
     """YAML for a training config."""
-    default = TrainConfig("", "")
+    default = TrainConfig("out", "run")
     values: dict[str, Any] = {
         key: getattr(config, key) for key in ("batch_size", "micro_batch_num")
     }
