@@ -9,18 +9,17 @@ mindprep checkpoint import HF_FOLDER OUT.safetensors
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from dataprep.errors import UserError, printable
 from pipelines.common import human, output_folder, run
 from training.checkpoint import Checkpoint
-from training.hf import import_llama
-from training.sections import ModelConfig
-from training.weights import Weights, export, find_checkpoint, merge, open_weights
+from training.weights import export, find_checkpoint, import_weights, merge, open_weights
 
 DESCRIPTION = """PATH is a checkpoint (a folder step-...) or a save_dir, of which the newest is
 taken. It may be of any number of processes; every hash is checked. Adapters (LoRA) are merged into
@@ -47,9 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif args.command == "merge":
         merge(open_weights(args.path), _new_file(args.out), args.dtype)
     else:
-        model, tensors = import_llama(args.path)
-        merge(Weights(tensors), _new_file(args.out), args.dtype)
-        print(section(model))
+        weights = import_weights(args.path)
+        merge(weights, _new_file(args.out), args.dtype)
+        assert weights.model is not None, "config.json tells it"
+        print(section(weights.model))
     if args.command != "show":
         print(f"wrote {printable(str(args.out))}", file=sys.stderr)
     return 0
@@ -101,11 +101,11 @@ def told(found: Checkpoint) -> list[str]:
     ]
 
 
-def section(model: ModelConfig) -> str:
+def section(model: Mapping[str, Any]) -> str:
     """The `model` section of a training config, as YAML."""
     keys = ("vocab_size", "hidden_size", "num_layers", "num_heads", "n_kv_heads")
     more = ("intermediate_size", "rms_norm_eps", "rope_theta", "tie_word_embeddings")
-    values = {key: getattr(model, key) for key in (*keys, *more)}
+    values = {key: model[key] for key in (*keys, *more)}
     return str(yaml.safe_dump({"model": values}, sort_keys=False)).rstrip()
 
 

@@ -1,7 +1,8 @@
 """Safetensors files, read by memory map and written tensor by tensor.
 
     8 bytes      length of the header, little-endian
-    header       JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
+    header       JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...},
+                 and under "__metadata__" a map of strings to strings
     the rest     the tensors' bytes, C order, one after another without holes
 
 The library of that name loads whole tensors, and none of bfloat16 into NumPy. Here any range of
@@ -12,7 +13,7 @@ a file says of itself is checked before it is believed.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -55,7 +56,7 @@ class TensorFile:
                 self._bytes = FileMap(f).array()
         except OSError as e:
             raise read_error(path, e) from e
-        self.entries = _entries(path, self._bytes)
+        self.entries, self.metadata = _header(path, self._bytes)
 
     def size(self, name: str) -> int:
         """Elements of a tensor."""
@@ -72,8 +73,8 @@ class TensorFile:
         return values.astype(np.float32, copy=False)
 
 
-def _entries(path: Path, content: npt.NDArray[np.uint8]) -> dict[str, Entry]:
-    """The header, checked: every byte behind it belongs to one tensor."""
+def _header(path: Path, content: npt.NDArray[np.uint8]) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Tensors and metadata, checked: every byte behind the header belongs to one tensor."""
     length = int.from_bytes(content[:8].tobytes(), "little")
     if len(content) < 8 or length > min(MAX_HEADER, len(content) - 8):
         raise UserError(f"{path} is damaged: it is shorter than its header says")
@@ -83,7 +84,9 @@ def _entries(path: Path, content: npt.NDArray[np.uint8]) -> dict[str, Entry]:
         raise UserError(f"{path} is damaged: its header is not valid JSON ({e})") from e
     if not isinstance(header, dict):
         raise UserError(f"{path} is damaged: its header names no tensors")
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(type(v) is str for v in metadata.values()):
+        raise UserError(f"{path} is damaged: its metadata are not strings")
     found, spans = {}, []
     for name, told in header.items():
         code, shape, (begin, end) = _told(path, name, told)
@@ -96,7 +99,7 @@ def _entries(path: Path, content: npt.NDArray[np.uint8]) -> dict[str, Entry]:
         position = end
     if position != len(content) - 8 - length:
         raise UserError(f"{path} is damaged: it is not as long as its tensors")
-    return found
+    return found, metadata
 
 
 def _told(path: Path, name: str, told: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
@@ -127,14 +130,16 @@ def write_tensors(
     tensors: Sequence[tuple[str, tuple[int, ...]]],
     values: Iterable[Float32],
     dtype: Dtype = "float32",
+    metadata: Mapping[str, str] | None = None,
 ) -> str:
     """Writes tensors given by name and shape; returns the SHA-256 of the file.
 
-    `values`: of each tensor in turn, of any shape; one is in memory at a time. Not flushed to disk.
+    `values`: of each tensor in turn, of any shape; one is in memory at a time. `metadata` goes into
+    the header beside the format, which transformers asks for. Not flushed to disk.
     """
     code = next(code for code, name in CODES.items() if name == dtype)
     width = np.dtype(STORED[code]).itemsize
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     position = 0
     for name, shape in tensors:
         end = position + prod(shape) * width

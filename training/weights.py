@@ -2,18 +2,21 @@
 
     save_dir/step-00000040    a checkpoint of ours; save_dir itself: the newest in it
     a folder with config.json a Hugging Face folder of the Llama family, see hf.py
-    x.safetensors             one file with our names, as `merge` writes it
+    x.safetensors             one file with our names, as `merge` writes it; the model section they
+                              belong to is in its metadata
 
 Adapters (LoRA) are merged into the matrices that they adapt. No MindSpore here.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dataprep.errors import UserError
-from dataprep.files import atomic_path
+from dataprep.files import atomic_path, canonical_json
 from training.checkpoint import STATE, Checkpoint, list_checkpoints, load_latest, open_checkpoint
 from training.hf import CONFIG, export_llama, import_llama
 from training.pieces import Float32, Kind, Slice
@@ -23,6 +26,9 @@ from training.shapes import parameter_shapes
 from training.tensorfile import TensorFile, write_tensors
 
 Section = TypeVar("Section", Lora, ModelConfig)
+MODEL = (
+    "mindprep.model"  # in the metadata of a file: what of the model section is compared, as JSON
+)
 # What weights do not depend on, or what their shapes tell as well.
 UNCHECKED = {"vocab_size", "seq_length", "initializer_range"}
 
@@ -30,8 +36,11 @@ UNCHECKED = {"vocab_size", "seq_length", "initializer_range"}
 class Weights:
     """float32 weights by global name, adapters merged; on disk until they are read."""
 
-    def __init__(self, tensors: Tensors, lora: Lora | None = None) -> None:
-        self._tensors, self._lora = tensors, lora
+    def __init__(
+        self, tensors: Tensors, lora: Lora | None = None, model: Mapping[str, Any] | None = None
+    ) -> None:
+        """`model`: keys of the model section that they belong to; None where nobody told."""
+        self._tensors, self._lora, self.model = tensors, lora, model
         self.source = tensors.source
         found = tensors.weights()
         adapters = {name for name in found if name.endswith((".lora_a", ".lora_b"))}
@@ -68,16 +77,14 @@ def open_weights(path: Path, model: ModelConfig | None = None) -> Weights:
     Their shapes are checked when they are read.
     """
     if path.is_file():
-        weights = Weights(_single(path))
-        _check_names(weights, model)
-        return weights
-    if (path / CONFIG).is_file():
-        theirs, tensors = import_llama(path)
-        _check_model(path, asdict(theirs), model)
-        return Weights(tensors)
-    found = find_checkpoint(path)
-    _check_model(found.path, found.state.config.get("model", {}), model)
-    return checkpoint_weights(found)
+        weights = _single(path)
+    elif (path / CONFIG).is_file():
+        weights = import_weights(path)
+    else:
+        weights = checkpoint_weights(find_checkpoint(path))
+    if model is not None:
+        _check_model(weights, model)
+    return weights
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
@@ -96,14 +103,22 @@ def find_checkpoint(path: Path) -> Checkpoint:
 
 def checkpoint_weights(found: Checkpoint) -> Weights:
     """The weights of a checkpoint of ours."""
-    return Weights(found.tensors, _section(found, "lora", Lora))
+    return Weights(found.tensors, _section(found, "lora", Lora), found.state.config.get("model"))
+
+
+def import_weights(folder: Path) -> Weights:
+    """The weights of a Hugging Face folder."""
+    model, tensors = import_llama(folder)
+    return Weights(tensors, model=asdict(model))
 
 
 def merge(weights: Weights, path: Path, dtype: Dtype = "float32") -> None:
     """Writes all weights into one safetensors file, one in memory at a time."""
     with atomic_path(path) as tmp:
         values = (weights.whole(name) for name in weights.shapes)
-        write_tensors(tmp, list(weights.shapes.items()), values, dtype)
+        told = {key: value for key, value in (weights.model or {}).items() if key not in UNCHECKED}
+        metadata = {MODEL: canonical_json(told)} if told else {}
+        write_tensors(tmp, list(weights.shapes.items()), values, dtype, metadata)
 
 
 def export(found: Checkpoint, folder: Path, dtype: Dtype = "float32") -> None:
@@ -125,27 +140,39 @@ def _section(found: Checkpoint, key: str, kind: type[Section]) -> Section | None
         raise UserError(f"{found.path / STATE} is damaged: config.{key}: {e}") from e
 
 
-def _single(path: Path) -> Tensors:
+def _single(path: Path) -> Weights:
     file = TensorFile(path)
     sizes = {name: entry.shape for name, entry in file.entries.items() if prod(entry.shape)}
     whole = (Stored("w", name, Slice(s), 0, prod(s), file, name) for name, s in sizes.items())
-    return Tensors(path, whole)
+    return Weights(Tensors(path, whole), model=_told(file))
 
 
-def _check_names(weights: Weights, model: ModelConfig | None) -> None:
-    """A file of weights says nothing else of its model; what is missing is told when it is read."""
-    known = parameter_shapes(model, 1).keys() if model else weights.shapes.keys()
+def _told(file: TensorFile) -> dict[str, Any] | None:
+    """The model section in the metadata of a file, if there is one."""
+    if MODEL not in file.metadata:
+        return None
+    try:
+        told = json.loads(file.metadata[MODEL])
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"{file.path} is damaged: its model is not valid JSON ({e})") from e
+    if not isinstance(told, dict):
+        raise UserError(f"{file.path} is damaged: its model has no keys")
+    return told
+
+
+def _check_model(weights: Weights, model: ModelConfig) -> None:
+    """Raises UserError unless they fit; shapes, and what is missing, are told when one is read."""
+    ours = asdict(model)
+    theirs = ours if weights.model is None else weights.model
+    for key, value in ours.items():
+        if key not in UNCHECKED and theirs.get(key) != value:
+            raise UserError(
+                f"model.{key} is {value}, but {weights.source} was made with {theirs.get(key)}; "
+                "make the model section agree with it"
+            )
+    known = parameter_shapes(model, 1).keys()
     if unknown := sorted(weights.shapes.keys() - known):
         raise UserError(
             f"{weights.source} has weights that this model has not, {unknown[0]} for one; make the "
             "model section agree with it"
         )
-
-
-def _check_model(path: Path, theirs: dict[str, Any], model: ModelConfig | None) -> None:
-    for key, value in asdict(model).items() if model else ():
-        if key not in UNCHECKED and theirs.get(key) != value:
-            raise UserError(
-                f"model.{key} is {value}, but {path} was made with {theirs.get(key)}; make the "
-                "model section agree with it"
-            )

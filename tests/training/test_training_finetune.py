@@ -98,7 +98,7 @@ def test_another_model_is_refused(taught: tuple[TrainConfig, TrainResult], tmp_p
     merge(
         checkpoint_weights(open_checkpoint(taught[1].checkpoint_path)), tmp_path / "all.safetensors"
     )
-    fewer = replace(config, load_checkpoint=str(tmp_path / "all.safetensors"))
-    with pytest.raises(UserError, match="has weights that this model has not, layers.1.*"):
-        train(replace(fewer, model=replace(MODEL, num_layers=1)))
+    other = replace(config, load_checkpoint=str(tmp_path / "all.safetensors"))
+    with pytest.raises(UserError, match="model.rope_theta is 50.0, but .*all.safetensors was made"):
+        train(replace(other, model=replace(MODEL, rope_theta=50.0)))
     assert not list((tmp_path / "other").glob("step-*"))

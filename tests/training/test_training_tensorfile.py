@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from dataprep.errors import UserError
@@ -37,6 +38,19 @@ def test_the_library_reads_what_we_write(tmp_path: Path) -> None:
     }
     write(path, "float16")
     assert load_file(path)["a"].dtype == np.float16
+
+
+def test_metadata_both_ways(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, [("b", (2,))], [B], metadata={"model": '{"名": 1}'})
+    told = {"format": "pt", "model": '{"名": 1}'}
+    assert TensorFile(path).metadata == told
+    with safe_open(path, "numpy") as theirs:
+        assert theirs.metadata() == told
+    save_file({"b": B}, path, {"x": "y"})
+    assert TensorFile(path).metadata == {"x": "y"}
+    save_file({"b": B}, path)
+    assert TensorFile(path).metadata == {}
 
 
 def test_we_read_what_the_library_writes(tmp_path: Path) -> None:
@@ -108,6 +122,8 @@ HUGE = [1 << 62, 1 << 62]
         (lambda h: {"b": h["b"]}, "it is not as long as its tensors"),
         (told_as(dtype="I64"), "tensor a is of type I64; give a file of float32"),
         (told_as(dtype=["F32"]), "tensor a is of type .'F32'."),
+        (lambda h: {**h, "__metadata__": {"format": 1}}, "its metadata are not strings"),
+        (lambda h: {**h, "__metadata__": ["pt"]}, "its metadata are not strings"),
     ],
 )
 def test_a_header_that_lies_is_told(

@@ -16,6 +16,7 @@ from training.hf import import_llama
 from training.pieces import Slice
 from training.sections import Lora
 from training.shapes import parameter_shapes
+from training.tensorfile import write_tensors
 from training.weights import export, merge, open_weights
 
 
@@ -125,7 +126,9 @@ def test_an_index_of_another_kind_is_damaged(folder: Path, content: str) -> None
 
 
 def test_a_model_section_that_disagrees_is_told(tmp_path: Path, folder: Path) -> None:
-    for path in (tmp_path / "run", tmp_path / "run" / "step-00000007", folder):
+    merged = tmp_path / "merged.safetensors"
+    merge(open_weights(folder), merged)
+    for path in (tmp_path / "run", tmp_path / "run" / "step-00000007", folder, merged):
         assert open_weights(path, MODEL).shapes == parameter_shapes(MODEL, 10)
         with pytest.raises(
             UserError, match="model.rope_theta is 5.0, but .* made with 10000.0; ma"
@@ -135,6 +138,23 @@ def test_a_model_section_that_disagrees_is_told(tmp_path: Path, folder: Path) ->
         open_weights(tmp_path)
     with pytest.raises(UserError, match="is no checkpoint: give a folder step-"):
         open_weights(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("told", ["{", "[]", "[" * 100_000])
+def test_a_model_that_a_file_tells_wrongly_is_damage(tmp_path: Path, told: str) -> None:
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, [("a", (1,))], [np.ones(1, np.float32)], metadata={"mindprep.model": told})
+    with pytest.raises(UserError, match="x.safetensors is damaged: its model "):
+        open_weights(path)
+
+
+def test_a_file_that_tells_no_model_is_held_to_its_names(tmp_path: Path) -> None:
+    """Of another program: what it cannot be asked is the reader's to know (docs/limits.md)."""
+    path = tmp_path / "x.safetensors"
+    save_file(model_arrays(), path)
+    assert open_weights(path, replace(MODEL, rope_theta=5.0)).shapes == parameter_shapes(MODEL, 10)
+    with pytest.raises(UserError, match="has weights that this model has not, layers.1"):
+        open_weights(path, replace(MODEL, num_layers=1))
 
 
 def adapted(values: Arrays) -> Arrays:
