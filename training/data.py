@@ -26,7 +26,7 @@ from dataprep.errors import UserError
 from training import order
 from training.config import Folder, ReaderName
 from training.derive import IGNORE, Batch
-from training.folders import mix_fingerprint, open_splits
+from training.folders import Split, mix_fingerprint, open_splits
 from training.mix import mix_of
 from training.order import Epoch, epoch_at, spans, steps_until
 from training.readers import check_mindspore, mind_dataset, open_readers
@@ -258,7 +258,7 @@ class Loader:
 
 
 def eval_batches(
-    data: Data,
+    splits: Sequence[Split],
     batch_size: int,
     limit: int,
     *,
@@ -266,12 +266,11 @@ def eval_batches(
     workers: int = 1,
     vocab_size: int | None = None,
 ) -> Iterator[Batch]:
-    """The first `limit` batches of the eval split, in stored order; folders alternate evenly.
+    """The first `limit` batches of all splits, in stored order; folders alternate evenly.
 
     A last batch that is not full is filled with rows without targets, so that every row counts
     and all batches have one shape. Raises UserError as Loader does.
     """
-    splits = open_splits(data, "eval", skip_empty=True)
     mix = mix_of([split.rows for split in splits], [1.0] * len(splits), None)
     readers = open_readers(splits, reader, workers, PREFETCH, vocab_size)
     positions = np.arange(min(mix.rows, limit * batch_size))

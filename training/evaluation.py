@@ -19,13 +19,13 @@ class Evaluation:
         """splits: what is trained on. Raises UserError when the machine could not open both."""
         self._config, self._mesh = config, mesh
         rows = sum(split.manifest.rows("eval") for split in splits)
-        self._asked = rows > 0 and config.eval_batches > 0
-        if self._asked and config.reader == "mindspore":
-            held_out = open_splits(config.data, "eval", skip_empty=True)
-            check_open_files([*splits, *held_out], config.data_workers)
+        asked = rows > 0 and config.eval_batches > 0
+        self._splits = open_splits(config.data, "eval", skip_empty=True) if asked else []
+        if asked and config.reader == "mindspore":
+            check_open_files([*splits, *self._splits], config.data_workers)
 
     def __bool__(self) -> bool:
-        return self._asked
+        return bool(self._splits)
 
     def loss(self, comm: Comm, runner: Runner) -> float:
         """Mean over all valid targets, in nats; the same on all processes, which all call this."""
@@ -35,7 +35,7 @@ class Evaluation:
     def _mine(self) -> Iterator[Batch]:
         config, mesh = self._config, self._mesh
         batches = eval_batches(
-            config.data,
+            self._splits,
             config.batch_size,
             config.eval_batches,
             reader=config.reader,

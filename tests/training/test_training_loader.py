@@ -15,6 +15,7 @@ from dataprep.manifest import Manifest
 from training import readers
 from training.config import Folder
 from training.data import Data, Loader, eval_batches
+from training.folders import open_splits
 
 Numbered = Callable[..., Path]
 READERS = ("mindspore", "direct")
@@ -378,12 +379,12 @@ def test_prefetch_leaves_mindspores_setting(numbered: Numbered) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 def test_eval_rows_all_count_once(numbered: Numbered, reader: Any) -> None:
-    out_dir = numbered(5, splits=("train", "eval"))
-    batches = list(eval_batches(out_dir, 2, 10, reader=reader))
+    splits = open_splits(numbered(5, splits=("train", "eval")), "eval")
+    batches = list(eval_batches(splits, 2, 10, reader=reader))
     assert [batch["input_ids"][:, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 0]]
     assert [batch["loss_mask"].sum(1).tolist() for batch in batches] == [[3, 3], [3, 3], [3, 0]]
-    assert len(list(eval_batches(out_dir, 2, 2, reader=reader))) == 2
-    assert len(list(eval_batches(out_dir, 16, 2, reader=reader))) == 1
+    assert len(list(eval_batches(splits, 2, 2, reader=reader))) == 2
+    assert len(list(eval_batches(splits, 16, 2, reader=reader))) == 1
 
 
 def test_eval_of_a_mix_leaves_out_folders_without(numbered: Numbered) -> None:
@@ -393,7 +394,8 @@ def test_eval_of_a_mix_leaves_out_folders_without(numbered: Numbered) -> None:
         Folder(str(numbered(4, 20, name="b", **options))),
         Folder(str(numbered(2, 40, name="c", splits=("eval",), **options))),
     ]
-    (batch,) = eval_batches(folders, 6, 9, reader="direct")
+    splits = open_splits(folders, "eval", skip_empty=True)
+    (batch,) = eval_batches(splits, 6, 9, reader="direct")
     assert batch["input_ids"][:, 0].tolist() == [0, 40, 1, 2, 41, 3]
     with pytest.raises(UserError, match="none of .*b has a split 'eval'"):
-        next(eval_batches(folders[1:2], 2, 9))
+        open_splits(folders[1:2], "eval", skip_empty=True)
