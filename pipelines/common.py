@@ -154,7 +154,8 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
     except OSError as e:
         if isinstance(e, BrokenPipeError) and _reader_is_gone():
             return 0
-        print(f"error: {printable(str(e))}; check the path and the disk", file=sys.stderr)
+        told = printable(str(e) or type(e).__name__)
+        print(f"error: {told}; check the path and the disk", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)

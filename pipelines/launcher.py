@@ -43,6 +43,8 @@ class Failure:
     code: int
     """Exit code for the whole: the rank's own, or 1 when it was killed."""
     error: str
+    told: bool
+    """Whether the rank has said so itself."""
 
 
 class Ranks:
@@ -100,9 +102,9 @@ class Ranks:
         killed = [rank for rank, code in dead.items() if code < 0]
         if told:
             first = min(told, key=lambda t: t["time"])
-            return Failure(first["rank"], first["code"], first["error"])
+            return Failure(first["rank"], first["code"], first["error"], told=True)
         rank = (killed or list(dead))[0]
-        return Failure(rank, max(dead[rank], 1), self._unsaid(rank, dead[rank]))
+        return Failure(rank, max(dead[rank], 1), self._unsaid(rank, dead[rank]), told=False)
 
     def _unsaid(self, rank: int, code: int) -> str:
         """What is known of a rank that ended without a word."""
@@ -145,7 +147,7 @@ def launch(
         shown += _show(output)
     if failure is None:
         return 0
-    if failure.error not in shown:
+    if not is_shown(failure, shown):
         print(f"error: rank {failure.rank}: {failure.error}", file=sys.stderr)
     return failure.code
 
@@ -189,6 +191,14 @@ def _start(command: Sequence[str], env: Mapping[str, str], log: Path) -> subproc
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for the launcher, which ends them
         )
+
+
+def is_shown(failure: Failure, shown: str) -> bool:
+    """Whether rank 0, whose output is `shown`, has said the same."""
+    if failure.rank == 0:
+        return failure.told
+    line = f"error: {failure.error}"
+    return any(said == line or said.startswith(f"{line};") for said in shown.splitlines())
 
 
 def _show(output: BinaryIO) -> str:

@@ -6,6 +6,7 @@ msrun --worker_num 4 --local_worker_num 4 --join True python -m pipelines.train 
 """
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from dataprep.errors import UserError
 from pipelines.common import parse_config, run
 from pipelines.launcher import launch, run_rank
 from training.config import TrainConfig
+from training.hold import hold
 from training.launch import processes
 from training.mesh import make_mesh
 
@@ -41,8 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_mesh(config.parallel, workers, 0)  # or says at once why not
     if workers == 1:
         return train_and_tell(args)
-    command = [sys.executable, "-m", "pipelines.train", *args]
-    return launch(command, workers, Path(config.save_dir) / "logs")
+    save_dir = Path(config.save_dir)
+    os.close(hold(save_dir))  # another run's logs must not be written over; rank 0 holds it then
+    return launch([sys.executable, "-m", "pipelines.train", *args], workers, save_dir / "logs")
 
 
 def train_and_tell(argv: Sequence[str] | None) -> int:

@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from os.path import abspath
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,10 @@ def load_latest(save_dir: Path) -> Checkpoint | None:
     for path in found:
         try:
             return open_checkpoint(path)
-        except (OtherVersion, Unreadable):
+        except OtherVersion:
             raise
+        except Unreadable as e:
+            raise Unreadable(f"{e}; it may be whole: read it elsewhere, or remove {path}") from e
         except UserError as e:
             log.warning("%s; looking for an older checkpoint", e)
     if found:
@@ -195,10 +198,10 @@ def check_same_run(
     now = json.loads(canonical_json(asdict(config)))  # as state.json has it: lists for tuples
     for key in FROZEN:
         _check_key(found, key, found.state.config.get(key), now[key], start_over)
-    began = found.state.config.get("load_checkpoint")
-    if config.load_checkpoint not in (None, began):
+    began, asked = found.state.config.get("load_checkpoint"), config.load_checkpoint
+    if asked is not None and (began is None or abspath(asked) != abspath(began)):
         raise UserError(
-            f"load_checkpoint is {config.load_checkpoint}, but {found.path} is of a run that began "
+            f"load_checkpoint is {asked}, but {found.path} is of a run that began "
             f"from {began or 'new weights'}; leave the key out to continue it, {start_over}"
         )
     if found.state.rows_per_step != rows_per_step:

@@ -17,7 +17,7 @@ def hold(save_dir: Path) -> int:
     """Locks a save_dir until the returned descriptor is closed, or this process ends anyhow.
 
     Raises UserError when another process has it, or nothing can be written there. A file system
-    without locks is named in a warning. One process may hold it twice.
+    without locks is named in a warning.
     """
     try:
         save_dir.mkdir(parents=True, exist_ok=True)
@@ -25,9 +25,9 @@ def hold(save_dir: Path) -> int:
     except OSError as e:
         raise write_error(save_dir, e) from e
     try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
-        if e.errno in (errno.EACCES, errno.EAGAIN):
+        if e.errno == errno.EWOULDBLOCK:
             os.close(lock)
             raise UserError(
                 f"another run writes into {save_dir}; wait for its end, or choose another save_dir"

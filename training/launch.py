@@ -81,7 +81,8 @@ def report_failure(error: BaseException, code: int) -> None:
         return
     rank = processes()[0]
     expected = isinstance(error, UserError | OSError)
-    text = str(error) if expected else f"{type(error).__name__}: {error}"
+    kind = type(error).__name__
+    text = str(error) or kind if expected else f"{kind}: {error}"
     told = {"rank": rank, "error": printable(text), "code": code, "time": time.time()}
     path = Path(folder) / f"rank-{rank:05d}.json"
     path.with_suffix(".part").write_text(json.dumps(told), encoding="utf-8")

@@ -10,7 +10,8 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from dataprep.errors import UserError
 from training import metrics
 from training.build import Built, build, check_data
-from training.checkpoint import Checkpoint, TrainState, check_same_run, load_latest, step_folder
+from training.checkpoint import Checkpoint, TrainState, load_latest, step_folder
 from training.comm import open_comm
 from training.config import TrainConfig
 from training.culprit import describe
@@ -34,11 +35,11 @@ from training.order import Epoch
 from training.outcome import TrainResult, sum_up
 from training.profile_steps import Phases
 from training.readers import cut
-from training.reduce import gather_numbers, step_totals
+from training.reduce import step_totals
+from training.resume import check_agreed, find_own, load_weights
 from training.saver import Saver
 from training.scale import LossScale
 from training.schedule import learning_rate
-from training.weights import open_weights
 
 log = logging.getLogger(__name__)
 MAX_SKIPPED = 16  # steps left out for values that are not finite, before a run gives up
@@ -96,8 +97,16 @@ class Trainer:
                 f"this process takes itself for number {rank} of {size}, and the others do not; "
                 "on several machines give msrun --node_rank"
             )
-        self._lock = hold(self.save_dir) if rank == 0 else None
-        found = self._find()
+        with ExitStack() as closing:
+            if rank == 0:
+                closing.callback(os.close, hold(self.save_dir))
+            self._begin(rank, size)
+            self._closing = closing.pop_all()
+
+    def _begin(self, rank: int, size: int) -> None:
+        """The model, as it was drawn, saved or loaded; the others have been met."""
+        config = self.config
+        found = find_own(config, self.batches)
         self.saver = Saver(self.save_dir, rank, size, config.keep, config.async_save)
         self.comm = open_comm(self.mesh)
         self.built = self._build()
@@ -119,9 +128,9 @@ class Trainer:
         if found is not None:
             self._restore(found)
             log.info("continuing after step %d from %s", self.step, found.path)
-        elif config.load_checkpoint:
-            self._load(Path(config.load_checkpoint))
-        self._agree()
+        else:
+            load_weights(config, self.built, self.optimizer)
+        self._check_agreed()
         self.metrics = self._open_metrics()
         self._greet()
 
@@ -129,17 +138,16 @@ class Trainer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.batches.close()
-        self.phases.close()
-        if kind is None:
-            self.saver.wait()
-        else:
-            self.saver.abandon()
-        if self._lock is not None:
-            os.close(self._lock)
-        if kind is KeyboardInterrupt:
-            newest = self.checkpoint_path or "none, so a new run begins at step 0"
-            log.warning("stopped after step %d; the newest checkpoint is %s", self.step, newest)
+        with self._closing:
+            self.batches.close()
+            self.phases.close()
+            if kind is None:
+                self.saver.wait()
+            elif not self.saver.abandon():
+                self._closing.pop_all()  # held until this process ends: its thread still writes
+            if kind is KeyboardInterrupt and self.mesh.rank == 0:
+                newest = self.saver.newest() or "none, so a new run begins at step 0"
+                log.warning("stopped after step %d; the newest checkpoint is %s", self.step, newest)
 
     def advance(self) -> metrics.Record:
         """One optimizer step on the next rows; returns its record."""
@@ -217,35 +225,19 @@ class Trainer:
     def _has_dropout(self) -> bool:
         return self.config.lora is not None and self.config.lora.dropout > 0
 
-    def _find(self) -> Checkpoint | None:
-        """The checkpoint to continue from, after checking that it belongs to this run."""
-        found = load_latest(self.save_dir)
-        if found is None:
-            return None
-        if not self.config.resume:
-            raise UserError(
-                f"resume is False, but {self.save_dir} holds checkpoints; choose another "
-                "save_dir, or remove them"
-            )
-        check_same_run(found, self.config, self.batches.state(), self.batches.step_rows)
-        return found
-
     def _build(self) -> Built:
         config = self.config
         prepare = self._seed_dropout if self._has_dropout else None
         size = self.vocab_size, self.seq_length
         return build(config, *size, self.mesh, self.comm, prepare)
 
-    def _load(self, path: Path) -> None:
-        """Weights of another model, to start from; adapters start anew."""
-        weights = open_weights(path, self.config.model)
-        self.built.restore_frozen(weights.read, adapters=False)
-        if self.config.lora is None:  # else adapters are all that is trained
-            self.optimizer.load_weights(weights.read)
-
     def _restore(self, found: Checkpoint) -> None:
         """Weights, moments and the place in the data; steps that are left out stay so."""
         state = found.state
+        # Also where the key is left out now: the next checkpoint is of the same run.
+        began = state.config.get("load_checkpoint")
+        self.config = replace(self.config, load_checkpoint=began)
+        self.saver.continues(found.path)
         self.optimizer.restore(found.read)
         self.built.restore_frozen(found.read)
         self.scale.restore(state.loss_scale)
@@ -253,15 +245,8 @@ class Trainer:
         self.step, self.updates, self.checkpoint_path = state.step, state.updates, found.path
         self.skipped = sorted({*self.skipped, *state.skipped})
 
-    def _agree(self) -> None:
-        """Raises UserError unless all processes are at the same step and rows."""
-        places = gather_numbers(self.comm.world, [self.step, self.batches.consumed])
-        if (places != places[0]).any():
-            steps = ", ".join(f"{step:.0f}" for step in np.unique(places[:, 0]))
-            raise UserError(
-                f"the processes would continue from different checkpoints in {self.save_dir} "
-                f"(steps {steps}); give a save_dir that all see alike, and run again"
-            )
+    def _check_agreed(self) -> None:
+        check_agreed(self.comm, self.step, self.batches.consumed, self.save_dir)
 
     def _open_metrics(self) -> metrics.MetricsLog:
         path, writes = self.save_dir / "metrics.jsonl", self.mesh.rank == 0
@@ -333,7 +318,7 @@ class Trainer:
         if found is not None:
             self._restore(found)
             self.metrics = self._open_metrics()
-        self._agree()
+        self._check_agreed()
         log.warning("%s; going on after step %d without these rows", told, self.step)
 
 

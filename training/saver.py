@@ -52,9 +52,20 @@ class Saver:
         self.keep, self.asynchronous = keep, asynchronous
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._damaged: set[Path] = set()
         if rank == 0:
             for remains in save_dir.glob(f"step-*{TMP}"):
                 shutil.rmtree(remains, ignore_errors=True)
+
+    def continues(self, found: Path) -> None:
+        """`found` is the newest whole checkpoint: later ones are damaged, and keep no place."""
+        done = list_checkpoints(self.save_dir)
+        self._damaged = {path for path in done if path.name > found.name}
+
+    def newest(self) -> Path | None:
+        """The newest that is there and not known to be damaged."""
+        found = (path for path in list_checkpoints(self.save_dir) if path not in self._damaged)
+        return next(found, None)
 
     def save(self, state: TrainState, pieces: Iterable[Piece]) -> None:
         """Begins to write a checkpoint, when the one before is there.
@@ -89,15 +100,17 @@ class Saver:
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """After a failure of the run: a single process finishes what it writes, without raising.
 
-        One of several does not wait: its partners may have ended.
+        One of several does not wait: its partners may have ended. Returns whether nothing is being
+        written any more.
         """
         if self._thread is not None and self.ranks == 1:
             self._thread.join()
         if self._error is not None:
             log.warning("%s", self._error)
+        return self._thread is None or not self._thread.is_alive()
 
     def _write_aside(
         self, state: TrainState, pieces: Sequence[Piece], values: Sequence[Float32]
@@ -133,10 +146,13 @@ class Saver:
             shutil.rmtree(path)
         os.replace(tmp, path)
         sync(self.save_dir)
+        self._damaged.discard(path)
         # Not those of later steps: they are damaged, or this run would have continued from them.
         mine = [old for old in list_checkpoints(self.save_dir) if old.name <= path.name]
-        for old in mine[self.keep :]:
-            shutil.rmtree(old)
+        kept = [old for old in mine if old not in self._damaged][: self.keep]
+        for old in mine:
+            if old not in kept:
+                shutil.rmtree(old)
 
     def _receipts(self, tmp: Path, save: str) -> dict[str, str]:
         """Hashes of all ranks' files, when they are all there and hold every element once."""

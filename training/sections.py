@@ -82,7 +82,7 @@ class Precision:
     """Of the weights; below float32, the optimizer keeps a float32 master of each."""
     loss_scale: float = 65536.0
     """First factor of a micro batch's mean loss in float16; halved, and the step left out, when a
-    gradient overflows. Ignored otherwise."""
+    gradient overflows; at 1 that is a failure, see on_nonfinite. Ignored otherwise."""
     loss_scale_window: int = 1000
     """Steps without overflow after which the factor is doubled."""
 

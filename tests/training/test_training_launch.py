@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import UserError
-from pipelines.launcher import free_port, launch
+from pipelines.launcher import Failure, free_port, is_shown, launch
 from pipelines.train import main, take_workers
 from tests.training.ranks import PROGRAMS, ROOT, run_ranks
+from training.hold import hold
 from training.launch import FAILURES, is_scheduler, join, processes, report_failure
 
 LIMIT = 10.0  # seconds from a rank's failure to the end of all
@@ -50,6 +51,34 @@ def test_factors_are_checked_before_anything_starts() -> None:
         main(args)
 
 
+def test_logs_of_another_run_are_not_written_over(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "rank-00000.log"
+    log.parent.mkdir()
+    log.write_text("step 1")
+    held = hold(tmp_path)
+    with pytest.raises(UserError, match="another run writes into"):
+        main(["--workers", "2", "--data", "d", "--save_dir", str(tmp_path)])
+    os.close(held)
+    assert log.read_text() == "step 1"
+
+
+@pytest.mark.parametrize(
+    ("failure", "shown", "told"),
+    [
+        (Failure(1, 2, "timed out", True), "heartbeat timed out, retrying\n", False),
+        (Failure(1, 2, "TimeoutError", True), "", False),
+        (Failure(1, 2, "no folder d", True), "x\nerror: no folder d\n", True),
+        (Failure(1, 2, "[Errno 5] d", True), "error: [Errno 5] d; check the path", True),
+        (Failure(0, 70, "RuntimeError: a\\nb", True), "RuntimeError: a\nb\n", True),
+        (Failure(0, 1, "ended by SIGKILL", False), "", False),
+    ],
+)
+def test_an_error_is_left_out_where_rank_0_has_said_it(
+    failure: Failure, shown: str, told: bool
+) -> None:
+    assert is_shown(failure, shown) == told
+
+
 def test_a_failure_is_told_to_the_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report_failure(ValueError("nobody asked"), 1)
     for name, value in {"MS_WORKER_NUM": "4", "MS_NODE_ID": "2", FAILURES: str(tmp_path)}.items():
@@ -57,6 +86,8 @@ def test_a_failure_is_told_to_the_launcher(monkeypatch: pytest.MonkeyPatch, tmp_
     report_failure(UserError("steps is 0:\ngive more"), 2)
     told = json.loads((tmp_path / "rank-00002.json").read_text())
     assert (told["rank"], told["code"], told["error"]) == (2, 2, "steps is 0:\\ngive more")
+    report_failure(TimeoutError(), 2)
+    assert json.loads((tmp_path / "rank-00002.json").read_text())["error"] == "TimeoutError"
 
 
 def failed_at(folder: Path) -> float:

@@ -1,6 +1,7 @@
 """Whole runs: they learn, resume bit for bit, and stop with a clear word."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 
 from dataprep.errors import UserError
-from training import ModelConfig, OptimizerConfig, TrainConfig, loop, train
+from training import ModelConfig, OptimizerConfig, TrainConfig, loop, resume, train
 from training.checkpoint import open_checkpoint
 from training.config import Folder
 from training.flat import write
 from training.gradients import StepGradients
+from training.hold import hold
 from training.loop import Trainer
 from training.metrics import Record
 from training.pieces import Slice
@@ -225,7 +227,7 @@ def test_processes_that_disagree_are_told(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "gather_numbers", lambda *_: np.array([[4.0, 24], [2, 12]]))
+        patch.setattr(resume, "gather_numbers", lambda *_: np.array([[4.0, 24], [2, 12]]))
         with pytest.raises(UserError, match=r"different checkpoints in .* \(steps 2, 4\)"):
             Trainer(config)
     monkeypatch.setattr(loop, "join", lambda: (1, 2))
@@ -246,6 +248,31 @@ def test_one_run_at_a_time(config: TrainConfig, caplog: pytest.LogCaptureFixture
         run.advance()
         raise KeyboardInterrupt
     assert "stopped after step 1; the newest checkpoint is none, so a new run" in caplog.text
+
+
+def test_a_run_that_ends_badly_holds_its_folder_no_longer(config: TrainConfig) -> None:
+    """In its constructor too; and what is open in this process does not free another's lock."""
+    train(replace(config, steps=3))
+    with pytest.raises(UserError, match="seed is 18, but"):
+        Trainer(replace(config, seed=18))
+    with Trainer(config):
+        with pytest.raises(UserError, match="another run writes into"):
+            Trainer(config)
+        with pytest.raises(UserError, match="another run writes into"):
+            os.close(hold(Path(config.save_dir)))
+    os.close(hold(Path(config.save_dir)))
+
+
+def test_the_first_weights_are_remembered(config: TrainConfig, tmp_path: Path) -> None:
+    """The key may be left out when a run goes on, and be there again, in other words."""
+    first = train(replace(config, steps=3, save_dir=str(tmp_path / "first")))
+    begun = replace(config, eval_batches=0, load_checkpoint=str(first.checkpoint_path))
+    train(replace(begun, steps=3))
+    train(replace(begun, steps=4, load_checkpoint=None))
+    again = Path(os.path.relpath(first.checkpoint_path))
+    result = train(replace(begun, steps=5, load_checkpoint=f"{again}/"))
+    began = open_checkpoint(result.checkpoint_path).state.config["load_checkpoint"]
+    assert began == str(first.checkpoint_path)
 
 
 def test_rows_that_are_not_finite_are_left_out(
@@ -307,7 +334,10 @@ def test_the_usual_first_scale_of_float16_fits(config: TrainConfig) -> None:
     """Whatever the number of tokens, no step is left out, and the scale is in no figure."""
     config = replace(config, eval_batches=0, batch_size=6, micro_batch_num=1)
     in_half = replace(config, precision=Precision(compute_dtype="float16"))
-    right, found = Trainer(config).advance(), Trainer(in_half).advance()
+    with Trainer(config) as run:
+        right = run.advance()
+    with Trainer(in_half) as run:
+        found = run.advance()
     assert found["loss_scale"] == 65536.0 and "overflow" not in found
     assert found["loss"] == pytest.approx(right["loss"], rel=16 * 2**-12)
     assert found["grad_norm"] == pytest.approx(right["grad_norm"], rel=16 * 2**-12)

@@ -40,6 +40,23 @@ def test_a_damaged_later_one_does_not_push_out_what_is_written(tmp_path: Path) -
     assert names(tmp_path) == ["step-00000010"]
 
 
+def test_a_damaged_one_that_is_passed_keeps_no_place(tmp_path: Path) -> None:
+    """Step 20 is damaged; the run goes on from 10 and saves 15, then 25 beyond it."""
+    for step in (10, 20):
+        save_one(tmp_path, step)
+    (tmp_path / "step-00000020" / "state.json").write_text("{}")
+    found = load_latest(tmp_path)
+    assert found is not None and found.state.step == 10
+    one = Saver(tmp_path, asynchronous=False)
+    one.continues(found.path)
+    assert one.newest() == found.path
+    one.save(state(15), pieces())
+    assert names(tmp_path) == ["step-00000010", "step-00000015", "step-00000020"]
+    one.save(state(25), pieces())
+    assert names(tmp_path) == ["step-00000015", "step-00000025"]
+    assert one.newest() == tmp_path / "step-00000025"
+
+
 def test_a_kill_while_writing_leaves_the_earlier_one(tmp_path: Path) -> None:
     save_one(tmp_path, 2)
     with (
