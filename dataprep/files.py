@@ -65,8 +65,9 @@ def write_error(path: Place, cause: OSError) -> UserError:
 
 
 def read_error(path: Place, cause: OSError) -> UserError:
-    """The one wording for a failed read: Unreadable, unless the file is not there."""
-    kind = UserError if isinstance(cause, FileNotFoundError) else Unreadable
+    """The one wording for a failed read: Unreadable, unless there is no such file."""
+    absent = FileNotFoundError | NotADirectoryError | IsADirectoryError
+    kind = UserError if isinstance(cause, absent) else Unreadable
     return kind(f"cannot read {path}: {cause.strerror or cause}")
 
 

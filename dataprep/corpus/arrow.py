@@ -17,7 +17,7 @@ from dataprep.files import atomic_path
 from dataprep.storage import Place, open_reader
 
 HEADER = re.compile(
-    rb"\{'descr': '(?P<dtype>[<|][iufb]\d+)', 'fortran_order': False, "
+    rb"\{'descr': '(?P<dtype>[<|][iu][1248]|<f[248]|\|b1)', 'fortran_order': False, "
     rb"'shape': \((?P<shape>[\d, ]*)\), \} *\n"
 )
 SMALL = 1 << 18  # bytes of a remote file asked for at a time when a part of it is wanted
@@ -135,7 +135,7 @@ def read_array(path: Place, row: int | None = None) -> npt.NDArray[Any]:
         with open_reader(path) if row is None else open_reader(path, SMALL) as f:
             shape, dtype = _header(f)
             if row is not None:
-                if not 0 <= row < shape[0]:
+                if len(shape) < 2 or not 0 <= row < shape[0]:
                     raise ValueError(f"no row {row} in an array of shape {shape}")
                 shape = shape[1:]
                 f.seek(row * math.prod(shape) * dtype.itemsize, 1)
@@ -143,7 +143,7 @@ def read_array(path: Place, row: int | None = None) -> npt.NDArray[Any]:
             if f.readinto(found.reshape(-1).view(np.uint8).data) != found.nbytes:
                 raise EOFError("it ends too early")
             return found
-    except (OSError, ValueError, EOFError, IndexError) as e:
+    except (OSError, ValueError, EOFError, MemoryError) as e:
         raise unreadable(path, e) from e
 
 

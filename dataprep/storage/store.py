@@ -211,7 +211,8 @@ class _Ranges(io.RawIOBase):
         return bytes(rest)
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        start, stop = self._position, min(self._position + len(buffer), self._size)
+        size = min(len(buffer), BLOCK)  # the caller asks again for the rest
+        start, stop = self._position, min(self._position + size, self._size)
         if start >= stop:
             return 0
         data = read_range(self._at, start, stop)

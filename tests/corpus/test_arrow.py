@@ -58,7 +58,8 @@ def test_a_spool_is_its_blocks_joined(
 def test_a_row_that_is_not_there(tmp_path: Path) -> None:
     write_array(tmp_path / "a.npy", np.zeros((2, 3)))
     (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
-    for name, row in (("a.npy", 2), ("cut.npy", 1), ("none.npy", 0)):
+    write_array(tmp_path / "line.npy", np.zeros(3))
+    for name, row in (("a.npy", 2), ("cut.npy", 1), ("none.npy", 0), ("line.npy", 0)):
         with pytest.raises(UserError, match=rf"(cannot read .*{name}|{name} vanished)"):
             read_array(tmp_path / name, row)
 
@@ -70,7 +71,12 @@ def test_what_is_damaged_or_no_array_of_ours(tmp_path: Path) -> None:
     (tmp_path / "cut.npy").write_bytes(content[:-1])
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "code.npy").write_bytes(content.replace(b"False", b"exit("))
-    for name in ("objects", "cut", "empty", "code"):
+    for name, told in {
+        "dtype": (b"<f8", b"<f1"),
+        "huge": (b"(2, 3)", b"(2, 999999999999)"),
+    }.items():
+        (tmp_path / f"{name}.npy").write_bytes(content.replace(*told))
+    for name in ("objects", "cut", "empty", "code", "dtype", "huge"):
         with pytest.raises(UserError, match=rf"cannot read .*{name}.npy"):
             read_array(tmp_path / f"{name}.npy")
 

@@ -62,6 +62,31 @@ def test_what_is_written_is_read(root: Remote, put: Put, tmp_path: Path) -> None
         assert found and found.size == len(data)
 
 
+@pytest.mark.parametrize("block", [10, 5000])
+def test_no_range_is_larger_than_a_block(
+    root: Remote, put: Put, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """However much is asked for at once: what breaks off is asked for again, and no more."""
+    monkeypatch.setattr(store, "BLOCK", 1000)
+    data = noise(10_500)
+    at = put("file", data)
+    asked = []
+    real = store.read_range
+
+    def counted(at: Remote, start: int, stop: int) -> bytes:
+        asked.append(stop - start)
+        return real(at, start, stop)
+
+    monkeypatch.setattr(store, "read_range", counted)
+    with open_reader(at, block) as f:
+        found = bytearray(len(data))
+        assert f.readinto(found) == len(data) and bytes(found) == data
+        assert max(asked) == 1000 and len(asked) == 11
+        f.seek(3)
+        assert f.read() == data[3:]
+        assert max(asked) == 1000
+
+
 def test_files_of_this_machine_have_the_same_face(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     file = tmp_path / "a/b/c"
