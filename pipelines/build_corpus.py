@@ -15,7 +15,8 @@ from dataprep.report import write_report
 from dataprep.storage import absolute
 from pipelines.common import human, parse_config, run
 
-DESCRIPTION = "Raw text to training-ready MindRecord shards."
+DESCRIPTION = """Raw text to training-ready MindRecord shards. `--dry_run true` says what a run
+would do and why; `mindprep build --status OUT [WORK_DIR]` how far one is."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

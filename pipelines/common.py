@@ -58,18 +58,18 @@ def known_keys(kind: Any, prefix: str = "") -> dict[str, Any]:
         if name not in {f.name for f in fields(kind)}:
             continue
         keys[prefix + name] = hint
-        for inner, star in _sections(hint):
+        for inner, star in sections(hint):
             keys |= known_keys(inner, f"{prefix}{name}.{star}")
     return keys
 
 
-def _sections(hint: Any) -> Iterator[tuple[Any, str]]:
+def sections(hint: Any) -> Iterator[tuple[Any, str]]:
     """The config classes in a type, and "*." for those that are items of a list."""
     if is_dataclass(hint):
         yield hint, ""
     for part in get_args(hint):
         star = "*." if get_origin(hint) is list else ""
-        for inner, more in _sections(part):
+        for inner, more in sections(part):
             yield inner, star + more
 
 

@@ -54,11 +54,17 @@ class PlanConfig:
     """Sizes of a Llama model: 1B 3B 7B 8B 13B 30B 65B 70B 405B. The keys below replace single
     ones; without a model, all of them are needed, but for n_kv_heads."""
     hidden_size: int | None = None
+    """Width of the residual stream."""
     num_layers: int | None = None
+    """Decoder layers."""
     num_heads: int | None = None
+    """Query heads."""
     n_kv_heads: int | None = None
+    """Key and value heads; without a model, as many as query heads."""
     intermediate_size: int | None = None
+    """Width inside the feed-forward block."""
     vocab_size: int | None = None
+    """Rows of the embedding."""
     tie_word_embeddings: bool | None = None
     """True: the output head is the embedding matrix."""
     memory_gb: float = 64.0
@@ -68,6 +74,7 @@ class PlanConfig:
     rows_per_step: int = 512
     """Rows of all replicas that one optimizer step consumes."""
     compute_dtype: Dtype = "bfloat16"
+    """Of matrix products, and so of most activations."""
     param_init_type: Dtype = "bfloat16"
     """Of the weights; below float32 there are float32 masters."""
     lora: Lora | None = None

@@ -54,13 +54,15 @@ class TrainConfig:
     lora: Lora | None = None
     """Fine-tune by low-rank adapters."""
     load_checkpoint: str | None = None
-    """Weights to start from: a checkpoint of ours, or a Hugging Face folder of the Llama family."""
+    """Weights to start from: a checkpoint of ours, a save_dir (its newest), a .safetensors file of
+    `mindprep checkpoint`, or a Hugging Face folder of the Llama family."""
     frozen_params: list[str] = field(default_factory=list)
     """Weights that are not trained: names, * stands for any text, as in layers.0.*"""
     frozen_layers: float = 0.0
     """Share of the layers, from the lowest, that are not trained, and the embedding with them."""
     steps: int = 60
-    """Optimizer steps in all; the learning rate reaches its floor at the last."""
+    """Optimizer steps in all; the schedule of the learning rate ends at the last. A run that is
+    continued may have more, which stretches it."""
     batch_size: int = 8
     """Rows of a micro batch of one replica."""
     micro_batch_num: int = 1
@@ -79,14 +81,14 @@ class TrainConfig:
     eval_interval: int = 0
     """Steps between evaluations; 0: only before the first and after the last step."""
     save_interval: int = 0
-    """Steps between checkpoints; 0: only after the last step."""
+    """Steps between checkpoints, where a killed run can continue; 0: only after the last step."""
     keep: int = 2
     """Newest checkpoints to keep."""
     async_save: bool = True
     """Write checkpoints while training goes on."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    """When loss or gradient is not finite: stop; or go back to the last checkpoint, and leave the
-    rows of that step out."""
+    """When loss or gradient is not finite: stop; or leave the rows of that step out, and go back to
+    the last checkpoint, where there is one."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     profile: int = 0

@@ -28,6 +28,7 @@ class Hardware:
     reserve: float = 0.1
     """Share of the memory left free: for the framework, buffers of collectives, fragments."""
     cards_per_node: int = 8
+    """Cards that reach each other at node_gb_s."""
     peak_tflops: float = 313.0
     """Of one card in 16 bits, 10^12 operations a second."""
     efficiency: float = 0.5

@@ -37,6 +37,7 @@ class ModelConfig:
     hidden_size: int = 128
     """Width of the residual stream (H)."""
     num_layers: int = 4
+    """Decoder layers, each attention and feed-forward."""
     num_heads: int = 4
     """Query heads; each has hidden_size / num_heads channels, an even number for RoPE."""
     n_kv_heads: int = 2
@@ -44,7 +45,9 @@ class ModelConfig:
     intermediate_size: int = 384
     """Width inside the feed-forward block."""
     rms_norm_eps: float = 1e-5
+    """Added to the mean square in norms."""
     rope_theta: float = 10000.0
+    """Base of the rotary position embedding's wavelengths."""
     tie_word_embeddings: bool = True
     """True: the output head is the embedding matrix."""
     initializer_range: float = 0.02
@@ -76,6 +79,7 @@ class Precision:
     compute_dtype: Dtype = "float32"
     """Of matrix products; they accumulate in float32. float16 scales the loss."""
     layernorm_compute_dtype: Dtype = "float32"
+    """Of norms."""
     softmax_compute_dtype: Dtype = "float32"
     """Of the attention's softmax; that of the loss is always float32."""
     param_init_type: Dtype = "float32"
@@ -105,12 +109,15 @@ class OptimizerConfig:
     """After the warm-up: constant; down to the floor in a line or a cosine; or wsd, constant until
     the last `decay_ratio` of the steps and then down in a line."""
     warmup_steps: int = 10
+    """Steps in which it rises to the peak in a line."""
     min_lr_ratio: float = 0.1
-    """Learning rate of the last step, as a share of the peak."""
+    """Learning rate of the last step, the floor, as a share of the peak; not of constant."""
     decay_ratio: float = 0.2
     """Share of all steps in which wsd goes down."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Shares of the old in the running means of the gradient and of its square."""
     eps: float = 1e-8
+    """Added to the root of the mean square gradient."""
     weight_decay: float = 0.1
     """Decoupled; not applied to norms and biases."""
     max_grad_norm: float = 1.0
@@ -192,6 +199,7 @@ class Lora:
     """Low-rank adapters (arXiv:2106.09685); the weights they adapt are frozen."""
 
     rank: int = 8
+    """Inner width of an adapter's two matrices."""
     alpha: float = 16.0
     """The adapter's output is scaled by alpha / rank."""
     targets: list[str] = field(default_factory=lambda: ["q_proj", "v_proj"])
