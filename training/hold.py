@@ -16,7 +16,7 @@ NAME = ".lock"
 def hold(save_dir: Path) -> int:
     """Locks a save_dir until the returned descriptor is closed, or this process ends anyhow.
 
-    Raises UserError when another process has it, or nothing can be written there. A file system
+    Raises UserError when it is held already, or nothing can be written there. A file system
     without locks is named in a warning.
     """
     try:

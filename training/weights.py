@@ -26,9 +26,8 @@ from training.shapes import parameter_shapes
 from training.tensorfile import TensorFile, write_tensors
 
 Section = TypeVar("Section", Lora, ModelConfig)
-MODEL = (
-    "mindprep.model"  # in the metadata of a file: what of the model section is compared, as JSON
-)
+# In the metadata of a file: what is compared of the model section, as JSON.
+MODEL = "mindprep.model"
 # What weights do not depend on, or what their shapes tell as well.
 UNCHECKED = {"vocab_size", "seq_length", "initializer_range"}
 
