@@ -8,6 +8,7 @@ fused operator; `HostState` keeps them in the host's memory and updates there in
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -107,13 +108,24 @@ class HostState:
     def update(self, weights: Tensor | None, gradient: Tensor, step: Step) -> Tensor:
         """See State."""
         target = self.arrays["w"] if weights is None else host(weights)
+        self.update_in_place([target], gradient, step)
+        return Tensor.from_numpy(target)
+
+    def update_in_place(self, targets: Sequence[Float32], gradient: Tensor, step: Step) -> None:
+        """Changes the numbers of `targets`, float32 [n] each, which stand one after another at the
+        shard's start; what is left of it is padding, and stays.
+        """
         c1, c2 = step.corrections
         b1, b2 = step.betas
         keep = 1 - step.rate * step.decay
         numbers = (b1, 1 - b1, b2, 1 - b2, step.rate / c1, 1 / c2, step.eps, keep, step.scale)
-        moments = (self.arrays["m"], self.arrays["v"])
-        _update(target, *moments, host(gradient), *(np.float32(x) for x in numbers))
-        return Tensor.from_numpy(target)
+        factors = [np.float32(x) for x in numbers]
+        m, v, g = self.arrays["m"], self.arrays["v"], host(gradient)
+        at = 0
+        for target in targets:
+            here = slice(at, at + target.size)
+            _update(target, m[here], v[here], g[here], *factors)
+            at = here.stop
 
     def read(self, kind: Kind) -> Float32:
         """See State."""

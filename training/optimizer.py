@@ -93,9 +93,12 @@ class Optimizer:
         scale = self.share * min(1.0, c.max_grad_norm / norm) if norm else self.share
         for gradient, bucket, shard, state in zip(self.reduced, *self._buckets(), strict=True):
             decay = c.weight_decay if bucket.family.decays else 0.0
-            weights = None if bucket.family.rounded else self._present(shard)
             numbers = Step(step, rate, c.betas, c.eps, decay, scale)
-            updated = state.update(weights, gradient, numbers)
+            if isinstance(state, HostState) and self._holds_result(bucket):
+                state.update_in_place(self._weights(bucket), gradient, numbers)
+                continue
+            present = None if bucket.family.rounded else self._present(shard)
+            updated = state.update(present, gradient, numbers)
             if self.sharded:
                 updated = self.comm.dp.all_gather(updated)
             unflatten(updated, [self.params[m.index] for m in bucket.members])
@@ -161,6 +164,16 @@ class Optimizer:
         offload = self.config.offload
         on_host = in_host_memory() if offload is None else offload
         return (HostState if on_host else DeviceState)(shard.size, masters)
+
+    def _holds_result(self, bucket: Bucket) -> bool:
+        """Whether the weights themselves, in this process's memory, are what its update changes.
+
+        No copy of them is made then: of 34 MB, one cost 20 to 60 ms.
+        """
+        return in_host_memory() and not (self.sharded or bucket.family.rounded)
+
+    def _weights(self, bucket: Bucket) -> list[Float32]:
+        return [host(self.params[m.index]) for m in bucket.members]
 
     def _weights_of(self, p: Part) -> Float32:
         return host(self.params[p.member.index])[p.first : p.last]
